@@ -1,0 +1,61 @@
+//! The door to the disk: one folder, flat file names, explicit syncs.
+//!
+//! Two implementations: the operating system's (`os`), and a simulated one for tests (`sim`) that keeps, drops,
+//! tears or reorders unsynced writes at a crash.
+
+use std::io;
+use std::sync::Arc;
+
+/// One folder. All names are relative and flat (no separators).
+pub trait Disk: Send + Sync {
+    /// Creates a file that must not exist.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Opens an existing file for reading and writing.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Opens an existing file so that its reads come from the disk and not from the page cache (O_DIRECT where
+    /// the file system has it, else the cache is dropped first). Read-only.
+    fn open_uncached(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Renames within the folder; not durable before `sync_dir`.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file; not durable before `sync_dir`.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// File names in the folder, sorted.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes creations, renames and removals durable.
+    fn sync_dir(&self) -> io::Result<()>;
+    /// Free bytes for this process on the file system.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// One open file. Offsets are explicit; there is no cursor.
+pub trait File: Send + Sync {
+    /// Reads up to `buffer.len()` bytes at `offset`; 0 at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes the slices one behind the other at `offset`; may write less than asked, and says how much.
+    fn write_vectored_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// fdatasync: data, and the metadata needed to read it back.
+    fn sync_data(&self) -> io::Result<()>;
+    /// fsync.
+    fn sync_all(&self) -> io::Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Fills the buffer or fails with `UnexpectedEof`.
+    fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let n = self.read_at(buffer, offset)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            buffer = buffer.split_at_mut(n).1;
+            offset += n as u64;
+        }
+        Ok(())
+    }
+}

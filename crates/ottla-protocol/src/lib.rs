@@ -1,0 +1,9 @@
+//! Kafka's wire and record format, usable alone.
+//!
+//! Place in the walk: the connection decodes requests with it, the shard encodes coordinator records with it,
+//! the log stores its batches. Pure: no I/O, no clock, no randomness. Every length that comes from outside is
+//! checked against the bytes that are left and against a budget before anything is allocated.
+
+pub mod batch;
+pub mod entry;
+pub mod types;

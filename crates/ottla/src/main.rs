@@ -1,0 +1,2 @@
+//! ottla.
+fn main() {}
