@@ -3,8 +3,39 @@
 //! Two implementations: the operating system's (`os`), and a simulated one for tests (`sim`) that keeps, drops,
 //! tears or reorders unsynced writes at a crash.
 
+pub mod os;
+pub mod sim;
+
+use std::any::Any;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
+
+/// Name of the file that carries the folder's lock; `Disk::list` names it like any other once it exists.
+pub const LOCK_FILE: &str = "lock";
+
+/// The folder could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process (or another owner in this one) holds it.
+    #[error("the folder is in use{}", match .pid { Some(pid) => format!(" by process {pid}"), None => String::new() })]
+    Held {
+        /// Its process id, when the lock file tells.
+        pid: Option<u32>,
+    },
+    /// The lock file could not be opened, locked or written.
+    #[error("the lock file: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Holds the folder's lock until it is dropped (or the process ends).
+pub struct LockGuard(#[allow(dead_code)] Box<dyn Any + Send + Sync>); // kept only for its drop
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
 
 /// One folder. All names are relative and flat (no separators).
 pub trait Disk: Send + Sync {
@@ -25,6 +56,9 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self) -> io::Result<()>;
     /// Free bytes for this process on the file system.
     fn free_bytes(&self) -> io::Result<u64>;
+    /// Takes the folder for this process alone: an exclusive lock on the file `LOCK_FILE` (made if absent),
+    /// which then holds our process id as text. Creates nothing else.
+    fn lock(&self) -> Result<LockGuard, LockError>;
 }
 
 /// One open file. Offsets are explicit; there is no cursor.
@@ -58,4 +92,12 @@ pub trait File: Send + Sync {
         }
         Ok(())
     }
+}
+
+/// Refuses names that are not one plain component, so that no caller can leave the folder.
+fn check_name(name: &str) -> io::Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a flat file name"));
+    }
+    Ok(())
 }
