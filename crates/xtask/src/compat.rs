@@ -1,0 +1,248 @@
+//! `cargo xtask compat`: other people's clients against a started `ottla serve`.
+//!
+//! Each suite is a script under `compat/` that prints `PASS`, `FAIL` or `SKIP` per case and closes with
+//! `N passed, N failed, N skipped`. Every suite gets a broker of its own on an empty folder, and its result is
+//! one section of docs/compatibility.md.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::broker::{Broker, Kind};
+use crate::report;
+use crate::run::{self, Lines, Next, Workspace};
+
+/// A suite and what is asked of it today.
+struct Suite {
+    name: &'static str,
+    script: &'static str,
+    about: &'static str,
+    /// Arguments behind the bootstrap address: the part that Ottla is built for so far.
+    arguments: &'static str,
+    /// Whether it is given a command that kills and restarts the broker.
+    restarts: bool,
+    /// Whether it runs when none is named.
+    usual: bool,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "clients",
+        script: "suite-clients",
+        about: "five clients, the cases without groups",
+        arguments: "confluent aio kafkapython kcat kafkajs codec_none codec_gzip codec_snappy codec_lz4 codec_zstd \
+            keys headers idempotent txn_commit txn_abort txn_fencing txn_timeout isolation seek_timestamp \
+            delete_records offset_reset admin_topic admin_config unknown_topic too_large",
+        restarts: false,
+        usual: true,
+    },
+    Suite {
+        name: "eos",
+        script: "suite-eos",
+        about: "exactly-once semantics at the wire: the scenarios without group members, and late messages",
+        arguments: "--target ottla 1-65 67 68 90",
+        restarts: true,
+        usual: true,
+    },
+    Suite {
+        name: "kgo",
+        script: "suite-kgo",
+        about: "franz-go's own tests",
+        arguments: "",
+        restarts: false,
+        usual: false,
+    },
+    Suite {
+        name: "java",
+        script: "suite-java",
+        about: "Kafka's own tools and clients",
+        arguments: "",
+        restarts: false,
+        usual: false,
+    },
+    Suite {
+        name: "librdkafka",
+        script: "suite-librdkafka",
+        about: "librdkafka's own tests",
+        arguments: "core",
+        restarts: false,
+        usual: false,
+    },
+    Suite {
+        name: "sarama",
+        script: "suite-sarama",
+        about: "three Go clients",
+        arguments: "",
+        restarts: false,
+        usual: false,
+    },
+    Suite {
+        name: "kafka-python",
+        script: "suite-kafka-python",
+        about: "kafka-python's integration tests",
+        arguments: "",
+        restarts: false,
+        usual: false,
+    },
+];
+
+/// A suite that takes longer is ended and counts as failed.
+const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Suites (default: those that cover what is built)
+    suites: Vec<String>,
+    /// Arguments instead of the suite's usual ones, as one text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    args: Option<String>,
+    /// Run against Apache Kafka instead, to tell a flaw of ours from one of the suite; writes nothing
+    #[arg(long)]
+    oracle: bool,
+    /// A broker config file for the suites that need one
+    #[arg(long)]
+    config: Option<std::path::PathBuf>,
+    /// Do not write docs/compatibility.md
+    #[arg(long)]
+    dry: bool,
+    /// Close with one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Counts and lines of one suite.
+#[derive(Default)]
+struct Outcome {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    /// FAIL and SKIP lines.
+    notes: Vec<String>,
+    finished: bool,
+}
+
+impl Outcome {
+    fn read(&mut self, line: &str) {
+        match line.split_once(' ').unwrap_or((line, "")).0 {
+            "PASS" => self.passed += 1,
+            "FAIL" => {
+                self.failed += 1;
+                self.notes.push(line.to_owned());
+            }
+            "SKIP" => {
+                self.skipped += 1;
+                self.notes.push(line.to_owned());
+            }
+            _ => {
+                self.finished |= line
+                    == format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+            }
+        }
+    }
+}
+
+/// Runs the command; true when nothing failed.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let workspace = Workspace::find()?;
+    let mut results: Vec<Value> = Vec::new();
+    let mut good = true;
+    for suite in chosen(&options.suites)? {
+        let began = Instant::now();
+        let kind = if options.oracle { Kind::Kafka } else { Kind::Ottla };
+        let broker = Broker::start(&workspace, kind, options.config.clone(), &[])?;
+        let arguments = options.args.as_deref().unwrap_or(suite.arguments);
+        let outcome = judge(&workspace, suite, arguments, &broker)?;
+        let seconds = began.elapsed().as_secs();
+        good &= outcome.failed == 0 && outcome.finished;
+        if !options.oracle && !options.dry {
+            let text = section(suite, arguments, &outcome, seconds);
+            let title = format!("`{}`: {}", suite.script, suite.about);
+            report::write_section(&workspace.path("docs/compatibility.md"), suite.name, &title, &text)?;
+        }
+        let Outcome { passed, failed, skipped, finished, .. } = outcome;
+        println!("{}: {passed} passed, {failed} failed, {skipped} skipped [{seconds} s]", suite.name);
+        results.push(json!({"suite": suite.name, "passed": passed, "failed": failed, "skipped": skipped,
+            "finished": finished, "seconds": seconds}));
+    }
+    if options.json {
+        println!("{}", json!({"good": good, "suites": results}));
+    }
+    Ok(good)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Suite>> {
+    if names.is_empty() {
+        return Ok(SUITES.iter().filter(|suite| suite.usual).collect());
+    }
+    let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    let mut found = Vec::new();
+    for name in names {
+        match SUITES.iter().find(|suite| suite.name == name) {
+            Some(suite) => found.push(suite),
+            None => bail!("no suite {name}; there are {}", known.join(", ")),
+        }
+    }
+    Ok(found)
+}
+
+/// Runs one suite to its end, showing its lines as they come.
+fn judge(workspace: &Workspace, suite: &Suite, arguments: &str, broker: &Broker) -> Result<Outcome> {
+    let mut command = Command::new(workspace.path("compat").join(suite.script));
+    command.arg(&broker.bootstrap);
+    if suite.restarts {
+        command.args(["--restart-cmd", &broker.restart_command()]);
+    }
+    command.args(arguments.split_whitespace());
+    run::step(&run::shown(&command));
+    let mut outcome = Outcome::default();
+    let mut lines = Lines::start(command, LIMIT)?;
+    loop {
+        match lines.next()? {
+            Next::Line(line) => {
+                eprintln!("{line}");
+                outcome.read(&line);
+            }
+            Next::Quiet => {}
+            Next::End(Some(_)) => return Ok(outcome),
+            Next::End(None) => {
+                outcome.notes.push(format!("ended at the limit of {} s", LIMIT.as_secs()));
+                return Ok(outcome);
+            }
+        }
+    }
+}
+
+/// The section of docs/compatibility.md.
+fn section(suite: &Suite, arguments: &str, outcome: &Outcome, seconds: u64) -> String {
+    let Outcome { passed, failed, skipped, notes, finished } = outcome;
+    let mut text =
+        format!("{}: **{passed} passed, {failed} failed, {skipped} skipped**, {seconds} s", report::stamp());
+    text += if *finished { ".\n" } else { "; the suite did not close by itself.\n" };
+    text += &format!("\n`cargo xtask compat {} --args \"{arguments}\"`\n", suite.name);
+    if !notes.is_empty() {
+        text += &format!("\n```text\n{}\n```\n", notes.join("\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that a suite's lines are counted and that a suite whose closing line is missing or does not agree
+    /// is not taken for finished.
+    #[test]
+    fn lines_are_counted_and_the_close_is_checked() {
+        let mut outcome = Outcome::default();
+        ["PASS a", "FAIL b (why)", "noise", "SKIP c (why)"].iter().for_each(|line| outcome.read(line));
+        assert_eq!((outcome.passed, outcome.failed, outcome.skipped), (1, 1, 1));
+        outcome.read("2 passed, 1 failed, 1 skipped");
+        assert!(!outcome.finished);
+        outcome.read("1 passed, 1 failed, 1 skipped");
+        assert!(outcome.finished);
+        assert_eq!(outcome.notes, ["FAIL b (why)", "SKIP c (why)"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! `cargo xtask prove`: promises shown by force, with the result kept in docs/proofs.md.
+//!
+//! The harnesses are programs of their own (the simulator; the real binary under a killer), started from a
+//! release build. What they have in common: progress on standard error, one JSON object as the last line of
+//! standard output, and an exit code that says whether the promise held.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::report;
+use crate::run::{self, Workspace};
+
+/// What to prove.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    promise: Promise,
+    /// Print the result as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    /// Do not write docs/proofs.md
+    #[arg(long, global = true)]
+    dry: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Promise {
+    /// Simulated power cuts: nothing acknowledged is lost, nothing is invented
+    PowerCut {
+        /// How many seeds
+        #[arg(long, default_value_t = 2_000)]
+        seeds: u64,
+    },
+    /// kill -9 of the real binary under transactional load
+    Kill {
+        /// How many kills
+        #[arg(long, default_value_t = 300)]
+        rounds: u64,
+        /// Seed of the first round
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+}
+
+/// The outcome of a harness.
+pub(crate) struct Proof {
+    /// Whether the promise held.
+    pub(crate) passed: bool,
+    /// What the harness reported.
+    pub(crate) result: Value,
+}
+
+/// Runs the command; true when the promise held.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let workspace = Workspace::find()?;
+    let began = Instant::now();
+    let (name, title, command, proof) = match options.promise {
+        Promise::PowerCut { seeds } => {
+            let command = format!("cargo xtask prove power-cut --seeds {seeds}");
+            ("power-cut", "Power cuts (simulated)", command, power_cut(&workspace, seeds)?)
+        }
+        Promise::Kill { rounds, seed } => {
+            let command = format!("cargo xtask prove kill --rounds {rounds} --seed {seed}");
+            ("kill", "kill -9 of the real binary", command, kill(&workspace, rounds, seed)?)
+        }
+    };
+    let seconds = began.elapsed().as_secs();
+    if !options.dry {
+        let text = section(&command, &proof, seconds);
+        report::write_section(&workspace.path("docs/proofs.md"), name, title, &text)?;
+    }
+    if options.json {
+        println!(
+            "{}",
+            json!({"proof": name, "passed": proof.passed, "seconds": seconds, "result": proof.result})
+        );
+    } else {
+        println!("{}", table(&proof.result));
+        println!("{} {name} [{seconds} s]", if proof.passed { "PASS" } else { "FAIL" });
+    }
+    Ok(proof.passed)
+}
+
+/// The simulator's sweep over seeds.
+pub(crate) fn power_cut(workspace: &Workspace, seeds: u64) -> Result<Proof> {
+    let binary = workspace.release_binary("ottla-sim", "ottla-sim")?;
+    let mut command = Command::new(binary);
+    command.current_dir(&workspace.root).args(["sweep", "--seeds", &seeds.to_string()]);
+    harness(command)
+}
+
+/// Kills of the real binary under transactional load, one verdict for all rounds.
+fn kill(workspace: &Workspace, rounds: u64, seed: u64) -> Result<Proof> {
+    let binary = workspace.release_binary("ottla", "ottla")?;
+    let mut command = Command::new(binary);
+    command.current_dir(&workspace.root).args(["demo", "--json"]);
+    command.args(["--kills", &rounds.to_string(), "--seed", &seed.to_string()]);
+    harness(command)
+}
+
+/// Runs a harness and takes its last line as its result.
+fn harness(mut command: Command) -> Result<Proof> {
+    run::step(&run::shown(&command));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", run::shown(&command)))?;
+    let output = child.stdout.take().expect("standard output was asked for");
+    let mut last = String::new();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        if !line.trim().is_empty() {
+            last = line;
+        }
+    }
+    let status = child.wait()?;
+    match serde_json::from_str(&last) {
+        Ok(result) => Ok(Proof { passed: status.success(), result }),
+        Err(_) => bail!("{} ended ({status}) without a result", run::shown(&command)),
+    }
+}
+
+/// The section of docs/proofs.md.
+fn section(command: &str, proof: &Proof, seconds: u64) -> String {
+    let verdict = if proof.passed { "held" } else { "**broken**" };
+    format!("{}: {verdict}, {seconds} s. `{command}`\n\n{}", report::stamp(), table(&proof.result))
+}
+
+/// A JSON object as a table; nested objects give a row per field.
+fn table(result: &Value) -> String {
+    let mut text = String::from("| what | count |\n|---|---|\n");
+    for (name, value) in result.as_object().into_iter().flatten() {
+        match value.as_object() {
+            Some(fields) => {
+                fields
+                    .iter()
+                    .for_each(|(field, value)| text += &format!("| {name}: {field} | {} |\n", plain(value)));
+            }
+            None => text += &format!("| {name} | {} |\n", plain(value)),
+        }
+    }
+    text
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
