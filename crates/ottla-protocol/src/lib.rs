@@ -4,6 +4,9 @@
 //! the log stores its batches. Pure: no I/O, no clock, no randomness. Every length that comes from outside is
 //! checked against the bytes that are left and against a budget before anything is allocated.
 
+pub mod api;
 pub mod batch;
+pub mod codec;
 pub mod entry;
+pub mod messages;
 pub mod types;
