@@ -1,0 +1,130 @@
+//! What a shard's state machine is configured with: Kafka's settings by Kafka's names, and the bounds on every
+//! collection that a client can make grow.
+//!
+//! Place in the walk: built once by the broker from its own settings, handed to [`crate::ShardState::new`] and
+//! [`crate::Restore::new`]. Nothing here is durable; what must be durable is a record.
+
+/// Settings and bounds of a shard. All times are milliseconds, all sizes bytes.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// `node.id` of this broker, named in config answers and as the only replica of everything.
+    pub node_id: i32,
+    /// Seed of every hash table. Different per start, so that clients cannot choose colliding keys; its value
+    /// never shows in a decision.
+    pub hash_seed: u64,
+    /// `num.partitions`: partitions of a topic created without a count. 1 and more.
+    pub num_partitions: i32,
+    /// `offsets.topic.num.partitions`, fixed when a folder is made. 1 to 1000.
+    pub offsets_topic_num_partitions: i32,
+    /// `transaction.state.log.num.partitions`, fixed when a folder is made. 1 to 1000.
+    pub transaction_state_log_num_partitions: i32,
+    /// `auto.create.topics.enable`: whether Metadata may create topics.
+    pub auto_create_topics_enable: bool,
+    /// `transaction.max.timeout.ms`: the longest transaction a client may ask for.
+    pub transaction_max_timeout_ms: i32,
+    /// `transactional.id.expiration.ms`: an id without a transaction is forgotten after this time.
+    pub transactional_id_expiration_ms: i64,
+    /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often transactions past their
+    /// timeout are looked for.
+    pub transaction_abort_interval_ms: i64,
+    /// `transaction.remove.expired.transaction.cleanup.interval.ms`: how often expired ids are looked for.
+    pub transactional_id_cleanup_interval_ms: i64,
+    /// `transaction.partition.verification.enable`: whether a transactional Produce of protocol v1 must find
+    /// its partition in the transaction (KIP-890 part 1). Never off by default.
+    pub transaction_partition_verification_enable: bool,
+    /// `producer.id.expiration.ms`: a producer without an open transaction is forgotten by a partition after
+    /// this time without an append, by the broker's own time.
+    pub producer_id_expiration_ms: i64,
+    /// `producer.id.expiration.check.interval.ms`: how often such producers are looked for.
+    pub producer_id_expiration_check_interval_ms: i64,
+    /// `offset.metadata.max.bytes`: longest metadata text of a committed offset.
+    pub offset_metadata_max_bytes: i32,
+    /// `offsets.retention.minutes`, in milliseconds.
+    pub offsets_retention_ms: i64,
+    /// `offsets.retention.check.interval.ms`: how often expired offsets are looked for.
+    pub offsets_retention_check_interval_ms: i64,
+    /// Whether requests of protocol v1 that arrive late on an older connection are cut (eos-semantics, section
+    /// 8): the connection is closed without an answer.
+    pub connection_fence_enable: bool,
+    /// Grace after a start before any transaction may be timed out; also bounded by its own timeout.
+    pub timeout_grace_after_start_ms: i64,
+    /// Bounds on what clients can make grow.
+    pub limits: Limits,
+}
+
+/// Ceilings: what would pass one is refused, and nothing alive is ever forgotten to make room.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Partitions in one transaction, and so entries in one commit's decision.
+    pub transaction_partitions_max: usize,
+    /// Producers remembered by all partitions together.
+    pub producers_max: usize,
+    /// Transactional ids.
+    pub transactional_ids_max: usize,
+    /// Groups.
+    pub groups_max: usize,
+    /// Committed and pending offsets of all groups together.
+    pub group_offsets_max: usize,
+    /// Topics.
+    pub topics_max: usize,
+    /// Partitions of all topics together, internal ones included.
+    pub partitions_max: usize,
+    /// Partitions of one topic.
+    pub topic_partitions_max: i32,
+    /// Topics in one CreateTopics, DeleteTopics or automatic creation.
+    pub topics_per_request_max: usize,
+    /// Bytes of one config value.
+    pub config_value_bytes_max: usize,
+    /// Leader epochs remembered by one partition; the oldest go first.
+    pub leader_epochs_max: usize,
+    /// Connection fence marks of one kind; the oldest go first (a missing mark only lets a request pass).
+    pub fence_marks_max: usize,
+    /// Refused verifications that are remembered to keep later sequences from overtaking.
+    pub verifications_max: usize,
+}
+
+impl Default for CoreConfig {
+    fn default() -> Self {
+        Self {
+            node_id: 1,
+            hash_seed: 0,
+            num_partitions: 1,
+            offsets_topic_num_partitions: 50,
+            transaction_state_log_num_partitions: 50,
+            auto_create_topics_enable: true,
+            transaction_max_timeout_ms: 900_000,
+            transactional_id_expiration_ms: 604_800_000,
+            transaction_abort_interval_ms: 10_000,
+            transactional_id_cleanup_interval_ms: 3_600_000,
+            transaction_partition_verification_enable: true,
+            producer_id_expiration_ms: 86_400_000,
+            producer_id_expiration_check_interval_ms: 600_000,
+            offset_metadata_max_bytes: 4096,
+            offsets_retention_ms: 10_080 * 60_000,
+            offsets_retention_check_interval_ms: 600_000,
+            connection_fence_enable: true,
+            timeout_grace_after_start_ms: 10_000,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            transaction_partitions_max: 10_000,
+            producers_max: 2_000_000,
+            transactional_ids_max: 1_000_000,
+            groups_max: 100_000,
+            group_offsets_max: 2_000_000,
+            topics_max: 20_000,
+            partitions_max: 100_000,
+            topic_partitions_max: 10_000,
+            topics_per_request_max: 10_000,
+            config_value_bytes_max: 4096,
+            leader_epochs_max: 1024,
+            fence_marks_max: 100_000,
+            verifications_max: 100_000,
+        }
+    }
+}
