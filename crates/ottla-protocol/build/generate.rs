@@ -128,7 +128,8 @@ fn write_read_tags(out: &mut String, structure: &Struct) {
     out.push_str("let mut unknown_tagged_fields = TaggedFields::EMPTY;\n");
     out.push_str("for _ in 0..r.tag_count()? { let (tag, outer) = r.begin_tag()?; match tag {\n");
     for field in &tagged {
-        let when = condition(field.versions, structure.versions).map(|c| format!(" if {c}")).unwrap_or_default();
+        let when =
+            condition(field.versions, structure.versions).map(|c| format!(" if {c}")).unwrap_or_default();
         let tag = field.tag.unwrap_or_default();
         let _ = writeln!(out, "{tag}{when} => {} = {},", ident(&field.name), read_call(field));
     }
@@ -364,7 +365,9 @@ pub(crate) fn snake(name: &str) -> String {
     for (index, letter) in letters.iter().enumerate() {
         let before = index.checked_sub(1).and_then(|i| letters.get(i)).copied().unwrap_or('_');
         let next_is_lower = letters.get(index + 1).is_some_and(|c| c.is_ascii_lowercase());
-        let starts = before.is_ascii_lowercase() || before.is_ascii_digit() || (before.is_ascii_uppercase() && next_is_lower);
+        let starts = before.is_ascii_lowercase()
+            || before.is_ascii_digit()
+            || (before.is_ascii_uppercase() && next_is_lower);
         if letter.is_ascii_uppercase() && starts {
             out.push('_');
         }

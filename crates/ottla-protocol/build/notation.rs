@@ -128,7 +128,8 @@ impl Message {
 }
 
 const PLAIN: [&str; 12] = [
-    "bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "string", "uuid", "bytes", "records",
+    "bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "string", "uuid", "bytes",
+    "records",
 ];
 
 /// Parses a file. The error names the line.

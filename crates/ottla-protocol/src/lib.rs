@@ -7,6 +7,12 @@
 pub mod api;
 pub mod batch;
 pub mod codec;
+pub mod coordinator;
+pub mod compression;
 pub mod entry;
+pub mod error;
+pub mod frame;
+pub mod header;
 pub mod messages;
+pub mod record;
 pub mod types;
