@@ -49,7 +49,7 @@ impl Broker {
         };
         let mut environment: Vec<_> =
             environment.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        environment.extend(binary.map(|path| ("OTTLA_BIN", path.display().to_string())));
+        environment.extend(binary.map(|path| ("BROKER_BIN", path.display().to_string())));
         let port = free_ports()?;
         let mut broker = Self {
             script: workspace.path(script),
