@@ -175,3 +175,50 @@ impl Lines {
         Ok(Next::End(Some(self.child.wait()?)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Lines {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Lines::start(command, limit).expect("a shell is there")
+    }
+
+    /// Lines until the end, and the end.
+    fn drain(lines: &mut Lines) -> (Vec<String>, Option<ExitStatus>) {
+        let mut seen = Vec::new();
+        loop {
+            match lines.next().expect("the child is ours") {
+                Next::Line(line) => seen.push(line),
+                Next::Quiet => {}
+                Next::End(status) => return (seen, status),
+            }
+        }
+    }
+
+    /// Proves that both outputs arrive in their order, a last line without its end too, with the exit code.
+    #[test]
+    fn lines_arrive_in_order() {
+        let (seen, status) =
+            drain(&mut shell("echo a; echo b >&2; printf c; exit 3", Duration::from_secs(60)));
+        assert_eq!(seen, ["a", "b", "c"]);
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+    }
+
+    /// Proves that a program which does not end is ended at its limit.
+    #[test]
+    fn a_limit_ends_a_program() {
+        let (_, status) = drain(&mut shell("exec tail -f /dev/null", Duration::from_millis(200)));
+        assert_eq!(status, None);
+    }
+
+    /// Proves that a child left behind, which holds the pipe open, does not keep us waiting.
+    #[test]
+    fn a_child_left_behind_is_not_waited_for() {
+        let (seen, status) = drain(&mut shell("tail -f /dev/null & echo $!", Duration::from_secs(60)));
+        check(Command::new("kill").args(&seen)).expect("the child left behind is still there");
+        assert!(status.is_some_and(|status| status.success()));
+    }
+}

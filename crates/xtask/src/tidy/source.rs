@@ -51,7 +51,9 @@ fn exceptions(file: &File, problems: &mut Vec<Problem>) {
         {
             problems.push(file.problem(number, "a silenced lint without its reason beside it"));
         }
-        if silences && code.contains("unsafe_code") && !file.name.starts_with("crates/ottla-storage/") {
+        // A test that counts memory needs an allocator of its own; there is no safe way to write one.
+        let unsafe_home = file.name.starts_with("crates/ottla-storage/src/") || file.name.contains("/tests/");
+        if silences && code.contains("unsafe_code") && !unsafe_home {
             problems.push(file.problem(number, "unsafe code has one home, a module of ottla-storage"));
         }
         previous = line;
