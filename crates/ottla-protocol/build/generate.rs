@@ -62,7 +62,7 @@ fn write_message(out: &mut String, message: &Message) {
 fn write_struct(out: &mut String, message: &Message, structure: &Struct) {
     let name = &structure.name;
     let flexible = !message.flexible.within(structure.versions).is_empty();
-    let plain_default = structure.fields.iter().all(|f| default_is_derived(f));
+    let plain_default = structure.fields.iter().all(default_is_derived);
     let derive = if plain_default { ", Default" } else { "" };
     let _ = writeln!(out, "#[derive(Clone, Debug, PartialEq{derive})]\npub struct {name} {{");
     for field in &structure.fields {

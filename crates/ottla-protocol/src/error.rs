@@ -6,13 +6,13 @@
 use std::fmt;
 
 macro_rules! codes {
-    ($($code:literal $variant:ident $name:ident $($retriable:ident)?;)*) => {
+    ($($(#[$meta:meta])? $code:literal $variant:ident $name:ident $($retriable:ident)?;)*) => {
         /// An error code of the protocol.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
         #[allow(missing_docs)] // Kafka's names, documented there
         pub enum ErrorCode {
-            $($variant = $code,)*
+            $($(#[$meta])? $variant = $code,)*
         }
 
         impl ErrorCode {
@@ -48,7 +48,7 @@ macro_rules! codes {
 
 codes! {
     -1 UnknownServerError UNKNOWN_SERVER_ERROR;
-    0 None NONE;
+    #[default] 0 None NONE;
     1 OffsetOutOfRange OFFSET_OUT_OF_RANGE;
     2 CorruptMessage CORRUPT_MESSAGE retriable;
     3 UnknownTopicOrPartition UNKNOWN_TOPIC_OR_PARTITION retriable;
@@ -196,12 +196,6 @@ impl ErrorCode {
     /// Whether this is `None`: no error.
     pub const fn is_none(self) -> bool {
         matches!(self, Self::None)
-    }
-}
-
-impl Default for ErrorCode {
-    fn default() -> Self {
-        Self::None
     }
 }
 

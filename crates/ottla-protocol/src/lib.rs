@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod batch;
+pub mod check;
 pub mod codec;
 pub mod coordinator;
 pub mod compression;

@@ -277,8 +277,8 @@ impl Reader {
 
     /// The body of an unknown tagged field; charged, since a list of small ones takes more than its bytes.
     pub(crate) fn tag_body(&mut self) -> Result<Bytes, DecodeError> {
-        // A growing list holds up to three times its elements while it moves.
-        self.charge(3 * size_of::<(u32, Bytes)>())?;
+        // The first makes a list with room for four; a growing list is there twice while it moves.
+        self.charge(5 * size_of::<(u32, Bytes)>())?;
         Ok(self.take_rest())
     }
 
