@@ -154,6 +154,9 @@ fn table(columns: &[(&str, Figures)]) -> String {
 }
 
 fn disk_table(figures: &Figures) -> String {
+    if figures.is_empty() {
+        return String::new();
+    }
     let mut text = String::from("| disk, write and fdatasync | figure |\n|---|---|\n");
     figures.iter().for_each(|(name, number)| text += &format!("| {name} | {} |\n", rounded(*number)));
     text
