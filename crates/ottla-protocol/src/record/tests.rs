@@ -127,8 +127,8 @@ fn other_record(index: usize, compressible: bool) -> other::Record {
         offset: 1000 + index as i64,
         sequence: 50 + index as i32,
         timestamp: 1_700_000_000_000 + index as i64,
-        key: (index % 3 != 0).then(|| Bytes::from(format!("key {index}"))),
-        value: (index % 5 != 0).then(|| Bytes::from(value)),
+        key: (!index.is_multiple_of(3)).then(|| Bytes::from(format!("key {index}"))),
+        value: (!index.is_multiple_of(5)).then(|| Bytes::from(value)),
         headers: (0..index % 4)
             .map(|n| (format!("h{n}").into(), (n != 1).then(|| Bytes::from_static(b"value"))))
             .collect(),
