@@ -14,6 +14,7 @@ mod compat;
 mod prove;
 mod report;
 mod run;
+mod schema;
 mod setup;
 mod test;
 mod tidy;
@@ -41,6 +42,8 @@ enum Command {
     Fix,
     /// Check what no compiler checks: module docs, file lengths, links, dependencies, decision records
     Tidy(tidy::Options),
+    /// Compare our schema, field by field, with the definitions inside the published Kafka jars
+    SchemaCheck(schema::Options),
     /// Show a promise by force and keep the result in docs/proofs.md
     Prove(prove::Options),
     /// Run other people's clients against a started `ottla serve`; results go to docs/compatibility.md
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Verify(options) => verify::run(&options),
         Command::Fix => verify::fix(),
         Command::Tidy(options) => tidy::run(&options),
+        Command::SchemaCheck(options) => schema::run(&options),
         Command::Prove(options) => prove::run(&options),
         Command::Compat(options) => compat::run(&options),
         Command::Bench(options) => bench::run(&options),
