@@ -1,0 +1,213 @@
+//! Where the bytes of every partition are: in memory for the file in use, per file range for sealed ones.
+//!
+//! Only durable frames are ever in here. A sealed file's extents stay resident until its footer is written; from
+//! then on the index keeps one `FileRange` per partition and file, and the extents are read back when needed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ottla_protocol::types::TopicIdPartition;
+
+use crate::options::FileId;
+
+/// A run of batches is cut into extents of at most this, unless one batch alone is larger: the unit that is read
+/// and checked as a whole.
+pub(crate) const EXTENT_BYTES_MAX: u64 = 256 << 10;
+
+/// A run of one partition's batches in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) first_offset: i64,
+    pub(crate) last_offset: i64,
+    /// Largest timestamp of its batches.
+    pub(crate) max_timestamp: i64,
+    /// Byte position in the file.
+    pub(crate) position: u64,
+    pub(crate) bytes: u32,
+    /// CRC of the first 21 bytes of all its batches, which name offsets, lengths, epochs and the batches' own CRCs:
+    /// tells bytes of another partition from these.
+    pub(crate) heads_crc: u32,
+}
+
+/// Where a footer holds the extents of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FooterBlock {
+    pub(crate) position: u64,
+    pub(crate) extents: u32,
+    pub(crate) crc: u32,
+}
+
+/// What a sealed file holds of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileRange {
+    pub(crate) file: FileId,
+    pub(crate) first_offset: i64,
+    pub(crate) last_offset: i64,
+    pub(crate) max_timestamp: i64,
+    /// None while the extents are resident.
+    pub(crate) block: Option<FooterBlock>,
+}
+
+impl FileRange {
+    /// The range that the extents of one partition span.
+    pub(crate) fn of(file: FileId, extents: &[Extent]) -> Option<Self> {
+        Some(Self {
+            file,
+            first_offset: extents.first()?.first_offset,
+            last_offset: extents.last()?.last_offset,
+            max_timestamp: extents.iter().map(|extent| extent.max_timestamp).max()?,
+            block: None,
+        })
+    }
+}
+
+/// All extents of one file.
+pub(crate) type FileExtents = BTreeMap<TopicIdPartition, Vec<Extent>>;
+
+#[derive(Debug, Default)]
+struct Line {
+    sealed: Vec<FileRange>,
+    open: Vec<Extent>,
+}
+
+/// The extents to look at for an offset.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Located {
+    /// Extents of one file, the first of which is the first that ends at or behind the offset.
+    Extents(FileId, Vec<Extent>),
+    /// They are in a footer.
+    Footer(FileRange, FooterBlock),
+}
+
+/// The index of the whole log.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    lines: BTreeMap<TopicIdPartition, Line>,
+    open_file: FileId,
+    open_partitions: Vec<TopicIdPartition>,
+    resident: BTreeMap<FileId, Arc<FileExtents>>,
+}
+
+impl Index {
+    /// Adds a durable frame's extents to the file in use.
+    pub(crate) fn add(&mut self, extents: &[(TopicIdPartition, Extent)]) {
+        for (partition, extent) in extents {
+            let line = self.lines.entry(*partition).or_default();
+            if line.open.is_empty() {
+                self.open_partitions.push(*partition);
+            }
+            line.open.push(*extent);
+        }
+    }
+
+    /// The file in use is sealed: its extents move, and `next` is in use from now on.
+    pub(crate) fn seal(&mut self, next: FileId) {
+        let mut moved = FileExtents::new();
+        for partition in std::mem::take(&mut self.open_partitions) {
+            let line = self.lines.get_mut(&partition).expect("open partitions have lines");
+            let extents = std::mem::take(&mut line.open);
+            line.sealed.push(FileRange::of(self.open_file, &extents).expect("an open partition has extents"));
+            moved.insert(partition, extents);
+        }
+        if self.open_file != FileId(0) {
+            self.resident.insert(self.open_file, Arc::new(moved));
+        }
+        self.open_file = next;
+    }
+
+    /// Adds a sealed file whose footer was read: ranges with blocks. Files are added in order.
+    pub(crate) fn add_footer(&mut self, ranges: Vec<(TopicIdPartition, FileRange)>) {
+        for (partition, range) in ranges {
+            self.lines.entry(partition).or_default().sealed.push(range);
+        }
+    }
+
+    /// Adds a sealed file whose footer is missing: its extents, from a scan. Files are added in order.
+    pub(crate) fn add_resident(&mut self, file: FileId, extents: FileExtents) {
+        for (partition, list) in &extents {
+            if let Some(range) = FileRange::of(file, list) {
+                self.lines.entry(*partition).or_default().sealed.push(range);
+            }
+        }
+        self.resident.insert(file, Arc::new(extents));
+    }
+
+    /// The next sealed file behind `after` whose extents are still resident.
+    pub(crate) fn resident_behind(&self, after: FileId) -> Option<(FileId, Arc<FileExtents>)> {
+        let (file, extents) =
+            self.resident.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next()?;
+        Some((*file, extents.clone()))
+    }
+
+    /// The file's footer is written: from now on its extents are there. Called in parts, `done` with the last.
+    pub(crate) fn footer_written(
+        &mut self,
+        file: FileId,
+        blocks: &[(TopicIdPartition, FooterBlock)],
+        done: bool,
+    ) {
+        for (partition, block) in blocks {
+            let line = self.lines.get_mut(partition).expect("a sealed file's partitions have lines");
+            let at = line.sealed.partition_point(|range| range.file < file);
+            let range = line.sealed.get_mut(at).filter(|range| range.file == file);
+            range.expect("a sealed file has a range per partition").block = Some(*block);
+        }
+        if done {
+            self.resident.remove(&file);
+        }
+    }
+
+    /// Offset behind the last indexed batch of a partition.
+    pub(crate) fn end_offset(&self, partition: &TopicIdPartition) -> Option<i64> {
+        let line = self.lines.get(partition)?;
+        let last = line.open.last().map(|extent| extent.last_offset);
+        Some(last.or_else(|| line.sealed.last().map(|range| range.last_offset))? + 1)
+    }
+
+    /// The first extents that end at or behind `offset`: of one file, about `bytes_max` of them, at least one.
+    pub(crate) fn locate(
+        &self,
+        partition: &TopicIdPartition,
+        offset: i64,
+        bytes_max: usize,
+    ) -> Option<Located> {
+        let line = self.lines.get(partition)?;
+        let at = line.sealed.partition_point(|range| range.last_offset < offset);
+        let Some(range) = line.sealed.get(at) else {
+            let extents = pick(&line.open, offset, bytes_max);
+            return (!extents.is_empty()).then_some(Located::Extents(self.open_file, extents));
+        };
+        // The resident list is looked at first: a block may be set while the footer's last part is not.
+        let resident = self.resident.get(&range.file).and_then(|file| file.get(partition));
+        match (resident, range.block) {
+            (Some(extents), _) => Some(Located::Extents(range.file, pick(extents, offset, bytes_max))),
+            (None, Some(block)) => Some(Located::Footer(*range, block)),
+            (None, None) => panic!("a sealed range is resident or has a block in a footer"),
+        }
+    }
+
+    /// What files hold of a partition from `offset` on, oldest first; the file in use last.
+    pub(crate) fn ranges(&self, partition: &TopicIdPartition, offset: i64) -> Vec<FileRange> {
+        let Some(line) = self.lines.get(partition) else { return Vec::new() };
+        let at = line.sealed.partition_point(|range| range.last_offset < offset);
+        let mut ranges = line.sealed[at..].to_vec();
+        ranges.extend(FileRange::of(self.open_file, &line.open).filter(|range| range.last_offset >= offset));
+        ranges
+    }
+}
+
+/// Extents from the first that ends at or behind `offset`, until they hold `bytes_max`, at least one.
+pub(crate) fn pick(extents: &[Extent], offset: i64, bytes_max: usize) -> Vec<Extent> {
+    let from = extents.partition_point(|extent| extent.last_offset < offset);
+    let mut bytes = 0;
+    let mut picked = Vec::new();
+    for extent in &extents[from..] {
+        if !picked.is_empty() && bytes >= bytes_max {
+            break;
+        }
+        // The first extent may begin far in front of the offset: it is not counted, so that one more is picked.
+        bytes += if picked.is_empty() { 0 } else { extent.bytes as usize };
+        picked.push(*extent);
+    }
+    picked
+}

@@ -1,0 +1,114 @@
+//! Shared pieces of the byte layouts: alignment, checksums, big-endian fields, complete writes.
+//!
+//! All integers in our own structures are big endian, like Kafka's. `docs/format.md` draws every layout.
+
+use std::io::{self, IoSlice};
+
+use crc_fast::{CrcAlgorithm, Digest};
+use ottla_env::disk::File;
+
+/// Frames, header blocks and footers begin at multiples of this (ADR 0009: the largest sector of today's disks, and
+/// the page of the cache).
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// Version of the files' format. A newer one is refused.
+pub(crate) const FORMAT_VERSION: u16 = 1;
+/// Disk reads and zero fills go in steps of this.
+pub(crate) const STEP_BYTES: usize = 1 << 20;
+/// Slices given to one vectored write (the operating system takes at most 1,024).
+const SLICES_MAX: usize = 512;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The next multiple of `BLOCK_BYTES`.
+pub(crate) fn align_up(position: u64) -> u64 {
+    position.next_multiple_of(BLOCK_BYTES)
+}
+
+/// CRC-32C (Castagnoli), as in Kafka's batches.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32C over pieces.
+pub(crate) struct Crc(Digest);
+
+impl Crc {
+    pub(crate) fn new() -> Self {
+        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+/// Fields of a structure whose length was checked: reading past its end is a bug and panics.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl Fields<'_> {
+    pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0[at..at + N].try_into().expect("the slice has N bytes")
+    }
+
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.array(at))
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.array(at))
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        u64::from_be_bytes(self.array(at))
+    }
+
+    pub(crate) fn i32(&self, at: usize) -> i32 {
+        i32::from_be_bytes(self.array(at))
+    }
+
+    pub(crate) fn i64(&self, at: usize) -> i64 {
+        i64::from_be_bytes(self.array(at))
+    }
+}
+
+/// Writes all slices one behind the other, going on after partial writes.
+pub(crate) fn write_all(file: &dyn File, slices: &[&[u8]], mut position: u64) -> io::Result<()> {
+    let mut list: Vec<IoSlice<'_>> =
+        slices.iter().filter(|slice| !slice.is_empty()).map(|slice| IoSlice::new(slice)).collect();
+    let mut rest: &mut [IoSlice<'_>] = &mut list;
+    while !rest.is_empty() {
+        let count = rest.len().min(SLICES_MAX);
+        match file.write_vectored_at(&rest[..count], position) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                position += written as u64;
+                IoSlice::advance_slices(&mut rest, written);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeros from `from` up to `to`, in steps of at most `STEP_BYTES`.
+pub(crate) fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> io::Result<()> {
+    while from < to {
+        let step = (to - from).min(STEP_BYTES as u64);
+        write_all(file, &zero_slices(step as usize), from)?;
+        from += step;
+    }
+    Ok(())
+}
+
+/// Slices of zeros, `bytes` long together.
+pub(crate) fn zero_slices(bytes: usize) -> Vec<&'static [u8]> {
+    let mut slices = vec![&ZEROS[..]; bytes / ZEROS.len()];
+    slices.push(&ZEROS[..bytes % ZEROS.len()]);
+    slices
+}

@@ -1,0 +1,573 @@
+//! Opening a folder: what is there, whether it is ours and whole, and where the log ends.
+//!
+//! The order: look (nothing is changed: a foreign or newer folder stays as it is), lock, read the chain of header
+//! blocks, find the newest good snapshot, index the sealed files from their footers, replay the frames behind the
+//! snapshot, decide where the last file ends, sync it, seal it there, begin the next file under the next epoch.
+//!
+//! The end of the log: the first place in the last file that holds no acceptable frame, if no frame of this file
+//! lies behind it. If one does, everything in front of it had been synced, so the place is damaged and nothing is
+//! cut. The last file is read past the page cache: what a dead process wrote may be there and not on the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use ottla_env::disk::{Disk, File, LOCK_FILE, LockGuard};
+use ottla_protocol::entry::Entry;
+
+use crate::error::{Damage, OpenError};
+use crate::file_header::{FileHeader, HeaderFault, Seal};
+use crate::footer;
+use crate::frame;
+use crate::index::Index;
+use crate::layout::{BLOCK_BYTES, FORMAT_VERSION};
+use crate::options::{FileId, FrameSequence, LogOptions};
+use crate::prepare::{self, BeginError, FilePreparer, begin_file};
+use crate::reader::LogReader;
+use crate::scan::{self, Bodies, Identity, ScannedFrame, Scanner, Step};
+use crate::shared::Shared;
+use crate::snapshot::{self, Owner, Snapshot, SnapshotChunks, SnapshotFault, SnapshotInfo, SnapshotStore};
+use crate::writer::{LogWriter, WriterStart};
+
+/// A torn tail that was left out of the log: bytes of a frame that was never acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The file.
+    pub file: FileId,
+    /// The log's end in it, bytes.
+    pub position: u64,
+}
+
+/// What the opening found.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// Files of the log.
+    pub files: usize,
+    /// The snapshot that was used.
+    pub snapshot: Option<SnapshotInfo>,
+    /// Snapshots that are damaged; they stay where they are.
+    pub damaged_snapshots: Vec<Damage>,
+    /// Damage in sealed files that replay did not need. Reads of what lay there are refused.
+    pub damage: Vec<Damage>,
+    /// Sealed files whose footer was missing or damaged and whose index was rebuilt from their frames.
+    pub rebuilt_indexes: usize,
+    /// Frames replayed behind the snapshot.
+    pub frames_replayed: u64,
+    /// The torn tail, if there was one.
+    pub cut: Option<Cut>,
+    /// Files in the folder that are not the log's.
+    pub unknown_files: Vec<String>,
+    /// The last frame of the log, 0 if there is none.
+    pub frame_sequence: FrameSequence,
+    /// Number of the last decision.
+    pub position: u64,
+    /// Shard time of the last frame, milliseconds since the epoch.
+    pub shard_time: i64,
+}
+
+/// A frame to be replayed.
+#[derive(Clone, Debug)]
+pub struct RecoveredFrame {
+    /// Its number.
+    pub frame_sequence: FrameSequence,
+    /// The opening that wrote it.
+    pub epoch: i32,
+    /// Shard time, milliseconds since the epoch.
+    pub shard_time: i64,
+    /// Number of the last decision in it.
+    pub position: u64,
+    /// Its entries in decision order.
+    pub entries: Vec<Entry>,
+}
+
+/// An open log.
+pub struct Opened {
+    /// Appends; holds the folder's lock.
+    pub writer: LogWriter,
+    /// Reads; clone it for every thread.
+    pub reader: LogReader,
+    /// Writes snapshots.
+    pub snapshots: SnapshotStore,
+    /// To be driven by a helper.
+    pub preparer: FilePreparer,
+    /// The number of this opening, from 0: greater than every epoch in the log.
+    pub epoch: i32,
+    /// What was found.
+    pub report: RecoveryReport,
+}
+
+struct LogFile {
+    header: FileHeader,
+    bytes: u64,
+}
+
+/// A folder being opened: first the snapshot's chunks, then the frames behind it, then `finish`.
+pub struct Opening {
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
+    lock: LockGuard,
+    log_id: u64,
+    files: Vec<LogFile>,
+    temporary: Vec<String>,
+    index: Index,
+    seals: BTreeMap<FileId, Seal>,
+    skip_footers: BTreeSet<FileId>,
+    damaged_snapshots: BTreeSet<String>,
+    snapshot: Option<Snapshot>,
+    /// The file being replayed and the scan of it; none when replay is done.
+    replay: Option<(usize, Scanner)>,
+    /// Where the last file ends, once replay is done: length and CRC of the last frame header.
+    end: (u64, u32),
+    report: RecoveryReport,
+}
+
+fn io_error(name: &str) -> impl FnOnce(io::Error) -> OpenError + use<> {
+    let name = name.to_owned();
+    move |source| OpenError::Io { name, source }
+}
+
+fn damaged(file: FileId, position: u64, what: &'static str) -> OpenError {
+    OpenError::Damaged(Damage { file: file.file_name(), position, what })
+}
+
+/// Opens a folder's log, or begins one in an empty folder. Nothing is changed before `Opening::finish`, but for
+/// the lock file.
+pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenError> {
+    if let Some(what) = options.refusal() {
+        return Err(OpenError::Options(what));
+    }
+    let before = Listing::read(&*disk)?;
+    before.refuse_foreign()?;
+    if let Some(newest) = before.files.last() {
+        read_header(&*disk, *newest, options.shard_id)?; // a newer folder is not even locked
+    }
+    let lock = disk.lock()?;
+    let listing = Listing::read(&*disk)?;
+    listing.refuse_foreign()?;
+    let files = read_chain(&*disk, &listing.files, options.shard_id)?;
+    let log_id = files.last().map_or_else(|| options.nonces.draw(), |file| file.header.log_id);
+    let mut opening = Opening {
+        report: RecoveryReport { files: files.len(), unknown_files: listing.unknown, ..Default::default() },
+        disk,
+        options,
+        lock,
+        log_id,
+        files,
+        temporary: listing.temporary,
+        index: Index::default(),
+        seals: BTreeMap::new(),
+        skip_footers: BTreeSet::new(),
+        damaged_snapshots: BTreeSet::new(),
+        snapshot: None,
+        replay: None,
+        end: (0, 0),
+    };
+    opening.find_snapshot(&listing.snapshots)?;
+    opening.index_sealed()?;
+    opening.begin_replay()?;
+    Ok(opening)
+}
+
+/// The folder's names, by what they are.
+struct Listing {
+    files: Vec<FileId>,
+    snapshots: Vec<String>,
+    temporary: Vec<String>,
+    unknown: Vec<String>,
+}
+
+impl Listing {
+    fn read(disk: &dyn Disk) -> Result<Self, OpenError> {
+        let mut listing =
+            Self { files: Vec::new(), snapshots: Vec::new(), temporary: Vec::new(), unknown: Vec::new() };
+        for name in disk.list().map_err(io_error("the folder"))? {
+            if let Some(file) = FileId::from_name(&name) {
+                listing.files.push(file);
+            } else if snapshot::is_snapshot(&name) {
+                listing.snapshots.push(name);
+            } else if prepare::is_temporary(&name) || snapshot::is_temporary(&name) {
+                listing.temporary.push(name);
+            } else if name != LOCK_FILE && name != "lost+found" {
+                listing.unknown.push(name);
+            }
+        }
+        listing.files.sort_unstable();
+        listing.snapshots.sort_unstable();
+        Ok(listing)
+    }
+
+    /// A folder without log files must be empty.
+    fn refuse_foreign(&self) -> Result<(), OpenError> {
+        if !self.files.is_empty() {
+            return Ok(());
+        }
+        if let Some(name) = self.unknown.first() {
+            let what = "the folder holds no log, and is not empty";
+            return Err(OpenError::Foreign { name: name.clone(), what });
+        }
+        if let Some(name) = self.snapshots.first() {
+            let what = "the log files that belong to this snapshot are missing";
+            return Err(OpenError::Damaged(Damage { file: name.clone(), position: 0, what }));
+        }
+        Ok(())
+    }
+}
+
+fn read_header(disk: &dyn Disk, id: FileId, shard_id: u32) -> Result<LogFile, OpenError> {
+    let name = id.file_name();
+    let mut block = vec![0; BLOCK_BYTES as usize];
+    let read = disk.open(&name).and_then(|file| {
+        let bytes = file.len()?;
+        file.read_exact_at(&mut block, 0)?;
+        Ok(bytes)
+    });
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(damaged(id, 0, "shorter than a header block"));
+        }
+        Err(error) => return Err(io_error(&name)(error)),
+    };
+    let header = match FileHeader::decode(&block) {
+        Ok((header, false)) => header,
+        Ok((header, true)) => {
+            tracing::warn!(file = id.0, "one of the two copies of a file's header is damaged");
+            header
+        }
+        Err(HeaderFault::Newer(version)) => {
+            return Err(OpenError::Newer { name, version, supported: FORMAT_VERSION });
+        }
+        Err(HeaderFault::Damaged) => return Err(damaged(id, 0, "a damaged file header")),
+    };
+    if header.shard_id != shard_id {
+        return Err(OpenError::Foreign { name, what: "a file of another shard" });
+    }
+    if header.file != id {
+        return Err(damaged(id, 0, "the file has the name of another"));
+    }
+    Ok(LogFile { header, bytes })
+}
+
+/// Reads all header blocks; each must name the one in front of it.
+fn read_chain(disk: &dyn Disk, ids: &[FileId], shard_id: u32) -> Result<Vec<LogFile>, OpenError> {
+    let mut files: Vec<LogFile> = Vec::with_capacity(ids.len());
+    for id in ids {
+        let file = read_header(disk, *id, shard_id)?;
+        if let Some(before) = files.last() {
+            let (previous, before) = (&file.header.previous, &before.header);
+            let follows = previous.file == before.file
+                && previous.nonce == before.nonce
+                && file.header.log_id == before.log_id
+                && file.header.epoch >= before.epoch
+                && previous.last_sequence >= before.previous.last_sequence
+                && previous.length >= BLOCK_BYTES
+                && previous.length.is_multiple_of(BLOCK_BYTES);
+            if !follows {
+                return Err(damaged(*id, 0, "the file does not follow the one in front of it"));
+            }
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
+impl Opening {
+    /// The snapshot that was found: what it contains.
+    pub fn snapshot(&self) -> Option<SnapshotInfo> {
+        self.report.snapshot
+    }
+
+    /// The chunks of the snapshot, once; none without a snapshot.
+    pub fn snapshot_chunks(&mut self) -> Result<Option<SnapshotChunks>, OpenError> {
+        self.snapshot.take().map(|snapshot| snapshot.into_chunks(&*self.disk)).transpose()
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn find_snapshot(&mut self, names: &[String]) -> Result<(), OpenError> {
+        let owner = Owner { shard_id: self.options.shard_id, log_id: self.log_id };
+        for name in names.iter().rev() {
+            match Snapshot::open(&*self.disk, name, owner) {
+                Ok(snapshot) => {
+                    let info = snapshot.info;
+                    self.report.snapshot = Some(info);
+                    self.report.frame_sequence = info.frame_sequence;
+                    self.report.position = info.position;
+                    self.report.shard_time = info.shard_time;
+                    self.snapshot = Some(snapshot);
+                    return Ok(());
+                }
+                Err(SnapshotFault::Damaged(damage)) => {
+                    tracing::error!(%damage, "a snapshot is damaged, trying the one before");
+                    self.damaged_snapshots.insert(name.clone());
+                    self.report.damaged_snapshots.push(damage);
+                }
+                Err(SnapshotFault::Newer(version)) => {
+                    let name = name.clone();
+                    return Err(OpenError::Newer { name, version, supported: FORMAT_VERSION });
+                }
+                Err(SnapshotFault::Io(source)) => return Err(io_error(name)(source)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Indexes every file but the last, from its footer or, without a sound one, from its frames.
+    fn index_sealed(&mut self) -> Result<(), OpenError> {
+        for at in 1..self.files.len() {
+            let seal = self.files[at].header.previous;
+            self.seals.insert(seal.file, seal);
+            if self.files[at - 1].bytes < seal.length {
+                self.note_damage(&seal, self.files[at - 1].bytes, "the file is shorter than its sealed end");
+            }
+            let name = seal.file.file_name();
+            let file = self.disk.open(&name).map_err(io_error(&name))?;
+            match footer::read_directory(&*file, &seal) {
+                Ok(Some(ranges)) => {
+                    self.index.add_footer(ranges);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(file = seal.file.0, %error, "a footer cannot be read"),
+            }
+            self.report.rebuilt_indexes += 1;
+            let (extents, damage) =
+                scan::rebuild(file, self.options.shard_id, &seal).map_err(io_error(&name))?;
+            for (position, what) in damage {
+                self.note_damage(&seal, position, what);
+            }
+            self.index.add_resident(seal.file, extents);
+        }
+        Ok(())
+    }
+
+    fn note_damage(&mut self, seal: &Seal, position: u64, what: &'static str) {
+        let damage = Damage { file: seal.file.file_name(), position, what };
+        tracing::error!(%damage, "a sealed file is damaged");
+        self.skip_footers.insert(seal.file);
+        self.report.damage.push(damage);
+    }
+
+    /// Finds the file in which the first frame behind the snapshot is.
+    fn begin_replay(&mut self) -> Result<(), OpenError> {
+        let Some(last) = self.files.last() else { return Ok(()) };
+        self.index.seal(last.header.file); // from here on the index's file in use
+        let contained = self.report.frame_sequence;
+        let sealed = &self.files[1..];
+        let at = sealed.partition_point(|next| next.header.previous.last_sequence <= contained);
+        let first = &self.files[at].header;
+        if first.previous.last_sequence > contained {
+            let what = if self.report.snapshot.is_none() {
+                "the log does not begin here, and there is no good snapshot"
+            } else {
+                "frames between the snapshot and this file are missing"
+            };
+            return Err(damaged(first.file, 0, what));
+        }
+        self.replay = Some((at, self.scanner(at)?));
+        Ok(())
+    }
+
+    fn scanner(&self, at: usize) -> Result<Scanner, OpenError> {
+        let LogFile { header, bytes } = &self.files[at];
+        let name = header.file.file_name();
+        let (file, end): (io::Result<Arc<dyn File>>, u64) = match self.files.get(at + 1) {
+            Some(next) => (self.disk.open(&name), next.header.previous.length),
+            None => (self.disk.open_uncached(&name), self.believed(header.file, *bytes)?),
+        };
+        let identity = Identity {
+            shard_id: self.options.shard_id,
+            file: header.file,
+            nonce: header.nonce,
+            epoch: Some(header.epoch),
+        };
+        Ok(Scanner::new(file.map_err(io_error(&name))?, identity, &header.previous, end))
+    }
+
+    /// How much of the last file is looked at: all of it, unless this process knows what was synced.
+    fn believed(&self, last: FileId, bytes: u64) -> Result<u64, OpenError> {
+        match self.options.durable_end {
+            None => Ok(bytes),
+            Some(end) if end.file == last && end.length <= bytes => Ok(end.length),
+            Some(end) if end.file.0 + 1 == last.0 => Ok(BLOCK_BYTES), // begun, never written to successfully
+            Some(end) => {
+                Err(damaged(last, bytes, "the log is shorter than what was synced")).inspect_err(|_| {
+                    tracing::error!(
+                        file = end.file.0,
+                        length = end.length,
+                        "the log's synced end is missing"
+                    );
+                })
+            }
+        }
+    }
+
+    /// The next frame behind the snapshot, in order; none at the end of the log.
+    pub fn next_frame(&mut self) -> Result<Option<RecoveredFrame>, OpenError> {
+        let contained = self.report.snapshot.map_or(FrameSequence(0), |info| info.frame_sequence);
+        while let Some((at, mut scanner)) = self.replay.take() {
+            let file = self.files[at].header.file;
+            let next = FrameSequence(scanner.last().0.0.saturating_add(1));
+            let bodies = if next <= contained { Bodies::Skip } else { Bodies::Check };
+            match scanner.step(bodies).map_err(io_error(&file.file_name()))? {
+                Step::Frame(frame) => {
+                    let replayed = self.take_frame(at, frame)?;
+                    self.replay = Some((at, scanner));
+                    if replayed.is_some() {
+                        return Ok(replayed);
+                    }
+                }
+                step if at + 1 == self.files.len() => self.end_of_log(file, scanner, step)?,
+                Step::End => {
+                    let seal = &self.files[at + 1].header.previous;
+                    if scanner.last() != (seal.last_sequence, seal.last_header_crc) {
+                        return Err(damaged(
+                            file,
+                            scanner.at(),
+                            "the file ends with another frame than was sealed",
+                        ));
+                    }
+                    self.replay = Some((at + 1, self.scanner(at + 1)?));
+                }
+                Step::Bad(what) => return Err(damaged(file, scanner.at(), what)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_frame(
+        &mut self,
+        at: usize,
+        frame: Box<ScannedFrame>,
+    ) -> Result<Option<RecoveredFrame>, OpenError> {
+        let header = frame.header;
+        if at + 1 == self.files.len() {
+            self.index.add(&frame::extents(&frame.entries, header.at));
+        }
+        if let Some(snapshot) = self.report.snapshot {
+            let last = snapshot.frame_sequence;
+            let fits = match header.sequence.cmp(&last) {
+                std::cmp::Ordering::Less => true,
+                std::cmp::Ordering::Equal => {
+                    header.epoch <= snapshot.epoch && header.position == snapshot.position
+                }
+                std::cmp::Ordering::Greater => {
+                    header.epoch >= snapshot.epoch && header.position >= snapshot.position
+                }
+            };
+            if !fits {
+                return Err(damaged(
+                    header.file,
+                    header.at,
+                    "the frame and the snapshot contradict each other",
+                ));
+            }
+            if header.sequence <= last {
+                return Ok(None);
+            }
+        }
+        self.report.frames_replayed += 1;
+        self.report.frame_sequence = header.sequence;
+        self.report.position = header.position;
+        self.report.shard_time = self.report.shard_time.max(header.shard_time);
+        Ok(Some(RecoveredFrame {
+            frame_sequence: header.sequence,
+            epoch: header.epoch,
+            shard_time: header.shard_time,
+            position: header.position,
+            entries: frame.into_entries(),
+        }))
+    }
+
+    /// Decides where the last file ends.
+    fn end_of_log(&mut self, file: FileId, mut scanner: Scanner, step: Step) -> Result<(), OpenError> {
+        let at = scanner.at();
+        let (last_sequence, last_header_crc) = scanner.last();
+        if let Step::Bad(what) = step {
+            let (behind, non_zero) = scanner.find(at + BLOCK_BYTES).map_err(io_error(&file.file_name()))?;
+            if behind.is_some() {
+                return Err(damaged(file, at, what));
+            }
+            // The block itself: anything but zeros there is a frame that was not finished.
+            let torn =
+                non_zero || what != "no frame header" || !scanner.is_zero(at).map_err(io_error("the log"))?;
+            if torn {
+                tracing::warn!(file = file.0, at, what, "the log's torn tail was left out");
+                self.report.cut = Some(Cut { file, position: at });
+            }
+        }
+        if self.report.snapshot.is_some_and(|info| info.frame_sequence > last_sequence) {
+            return Err(damaged(file, at, "the log ends in front of the frame that a snapshot contains"));
+        }
+        if let Some(end) = self.options.durable_end.filter(|end| end.frame_sequence != last_sequence) {
+            tracing::error!(synced = end.frame_sequence.0, found = last_sequence.0, "synced frames are gone");
+            return Err(damaged(file, at, "the log ends in front of what was synced"));
+        }
+        self.end = (at, last_header_crc);
+        self.report.frame_sequence = last_sequence;
+        Ok(())
+    }
+
+    /// Seals the last file at its verified end and begins the next one, under the next epoch. Frames that were not
+    /// asked for are passed over.
+    pub fn finish(mut self) -> Result<Opened, OpenError> {
+        while self.next_frame()?.is_some() {}
+        let (previous, epoch) = match self.files.last() {
+            None => (Seal::default(), 0),
+            Some(last) => {
+                let header = &last.header;
+                self.sync_last(header.file)?;
+                let seal = Seal {
+                    file: header.file,
+                    nonce: header.nonce,
+                    length: self.end.0,
+                    last_sequence: self.report.frame_sequence,
+                    last_header_crc: self.end.1,
+                };
+                (seal, header.epoch.checked_add(1).ok_or(OpenError::EpochsExhausted)?)
+            }
+        };
+        for name in &self.temporary {
+            self.disk.remove(name).map_err(io_error(name))?;
+        }
+        if previous.file != FileId(0) {
+            self.seals.insert(previous.file, previous);
+        }
+        self.index.seal(FileId(previous.file.0 + 1));
+        let shared =
+            Arc::new(Shared::new(self.disk, self.options, self.log_id, epoch, self.index, self.seals));
+        let file = match begin_file(&shared, previous, 0, 0) {
+            Ok(file) => file,
+            Err(BeginError::NotBegun(source) | BeginError::Unknown(source)) => {
+                return Err(OpenError::Io { name: FileId(previous.file.0 + 1).file_name(), source });
+            }
+        };
+        let start = WriterStart {
+            file,
+            sequence: previous.last_sequence,
+            last_header_crc: previous.last_header_crc,
+            position: self.report.position,
+        };
+        Ok(Opened {
+            writer: LogWriter::new(shared.clone(), start, self.lock),
+            reader: LogReader { shared: shared.clone() },
+            snapshots: SnapshotStore::new(shared.clone(), self.damaged_snapshots),
+            preparer: FilePreparer::new(shared, self.skip_footers),
+            epoch,
+            report: self.report,
+        })
+    }
+
+    /// What the log now rests on must be durable before anybody sees it. A file whose sync failed in this process
+    /// is never synced again: what is believed of it was synced before.
+    fn sync_last(&self, last: FileId) -> Result<(), OpenError> {
+        let name = last.file_name();
+        if self.options.durable_end.is_none_or(|end| end.file != last) {
+            self.disk.open(&name).and_then(|file| file.sync_all()).map_err(io_error(&name))?;
+        }
+        self.disk.sync_dir().map_err(io_error("the folder"))
+    }
+}

@@ -1,0 +1,4 @@
+//! The crate's tests: one conformance suite over every disk, faults on copies of a folder, a property test.
+
+mod conformance;
+mod support;
