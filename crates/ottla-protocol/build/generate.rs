@@ -19,12 +19,12 @@ pub(crate) fn generate(messages: &[Message]) -> String {
         write_message(&mut out, message);
         let _ = writeln!(out, "}}\npub use {module}::{};", message.name);
     }
-    write_pairs(&mut out, messages);
+    write_lists(&mut out, messages);
     out
 }
 
-/// `for_each_api!`: one row (key, request, response) per API.
-fn write_pairs(out: &mut String, messages: &[Message]) {
+/// `for_each_api!`: one row (key, request, response) per API; `for_each_message!`: all names.
+fn write_lists(out: &mut String, messages: &[Message]) {
     out.push_str("/// Calls a macro with `(ApiKey variant, request, response)` of every API.\n");
     out.push_str("#[macro_export]\nmacro_rules! for_each_api { ($with:ident) => { $with! {\n");
     for message in messages.iter().filter(|m| m.kind == Kind::Request) {
@@ -32,6 +32,14 @@ fn write_pairs(out: &mut String, messages: &[Message]) {
         let _ = writeln!(out, "({name}, {name}Request, {name}Response)");
     }
     out.push_str("} } }\npub use for_each_api;\n");
+    out.push_str(
+        "/// Calls a macro with the name of every message, requests, responses, records and headers.\n",
+    );
+    out.push_str("#[macro_export]\nmacro_rules! for_each_message { ($with:ident) => { $with! {\n");
+    for message in messages {
+        let _ = writeln!(out, "{}", message.name);
+    }
+    out.push_str("} } }\npub use for_each_message;\n");
 }
 
 fn write_message(out: &mut String, message: &Message) {

@@ -114,7 +114,7 @@ pub(crate) struct Message {
     pub(crate) number: Option<i16>,
     /// Versions that exist.
     pub(crate) versions: Range,
-    /// Versions with compact lengths and tagged fields.
+    /// Versions with compact lengths and tagged fields; may begin before those that exist.
     pub(crate) flexible: Range,
     /// The top structure first, then the others in the order of their first mention.
     pub(crate) structs: Vec<Struct>,
@@ -203,7 +203,7 @@ fn parse_head(words: &[&str]) -> Option<Message> {
     }
     let versions = versions?;
     let top = Struct { name: name.clone(), versions, fields: Vec::new() };
-    Some(Message { kind, name, number, versions, flexible: flexible.within(versions), structs: vec![top] })
+    Some(Message { kind, name, number, versions, flexible, structs: vec![top] })
 }
 
 fn parse_field(line: &str, owner: Range) -> Option<Field> {

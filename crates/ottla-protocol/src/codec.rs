@@ -21,3 +21,6 @@ pub use tags::TaggedFields;
 pub(crate) use wire::not_null;
 pub use wire::{Message, RecordKey, Request, Wire};
 pub use writer::{SPLICE_BYTES_MIN, Writer};
+
+#[cfg(test)]
+mod tests;

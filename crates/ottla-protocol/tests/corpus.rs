@@ -11,7 +11,12 @@ use bytes::Bytes;
 use ottla_protocol::api::ApiKey;
 use ottla_protocol::codec::{Reader, Writer};
 use ottla_protocol::header::{RequestHeader, ResponseHeader};
-use support::{REQUEST, RESPONSE, recode};
+use support::recode;
+
+/// Kind of a frame: a request.
+const REQUEST: u8 = 0;
+/// Kind of a frame: a response.
+const RESPONSE: u8 = 1;
 
 /// A recorded frame.
 struct Frame {
@@ -55,7 +60,8 @@ fn again(frame: &Frame) -> (Bytes, usize) {
         let header = ResponseHeader::decode(&mut reader, frame.api, frame.version).expect("header");
         header.encode(&mut writer, frame.api, frame.version);
     }
-    recode(frame.kind, frame.api, frame.version, &mut reader, &mut writer)
+    let message = format!("{}{}", frame.api, if frame.kind == REQUEST { "Request" } else { "Response" });
+    recode(&message, frame.version, &mut reader, &mut writer)
         .unwrap_or_else(|error| panic!("{}: {error}", frame.name));
     (writer.finish_bytes(), reader.remaining())
 }

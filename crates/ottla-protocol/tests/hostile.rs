@@ -1,4 +1,4 @@
-//! Hostile bytes in every request and response: an error, never a panic, and never more memory than the budget.
+//! Hostile bytes in every message: an error, never a panic, and never more memory than the budget.
 //!
 //! The whole test binary counts its allocations, so it holds one test thread at a time by holding one lock.
 #![allow(unsafe_code)] // a counting allocator can only be written so; it forwards to the system's
@@ -10,12 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use ottla_protocol::api::ApiKey;
-use ottla_protocol::codec::{DecodeError, Message, Reader, Writer};
-use ottla_protocol::messages::{self, for_each_api};
+use ottla_protocol::codec::{DecodeError, Reader, Writer};
 use proptest::prelude::*;
 use support::random::{Dice, definitions};
-use support::{REQUEST, RESPONSE, recode};
+use support::{decode, recode};
 
 /// Counts bytes in use and their peak.
 struct Counting;
@@ -46,30 +44,12 @@ static ALLOCATOR: Counting = Counting;
 /// Allowed beside the budget: the buffer's own bookkeeping when it is shared for the first time.
 const SLACK_BYTES: usize = 1024;
 
-fn decode_only(kind: u8, api: ApiKey, version: i16, reader: &mut Reader) -> Result<(), DecodeError> {
-    macro_rules! all {
-        ($(($api:ident, $request:ident, $response:ident))*) => {
-            match (api, kind) {
-                $((ApiKey::$api, REQUEST) => messages::$request::decode(reader, version).map(drop),
-                (ApiKey::$api, _) => messages::$response::decode(reader, version).map(drop),)*
-            }
-        };
-    }
-    for_each_api!(all)
-}
-
 /// Decodes within the budget and says how much memory that took at its peak.
-fn decode_peak(
-    kind: u8,
-    api: ApiKey,
-    version: i16,
-    bytes: &Bytes,
-    budget: usize,
-) -> (Result<(), DecodeError>, usize) {
+fn decode_peak(name: &str, version: i16, bytes: &Bytes, budget: usize) -> (Result<(), DecodeError>, usize) {
     let mut reader = Reader::with_budget(bytes.clone(), budget);
     let before = IN_USE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    let result = decode_only(kind, api, version, &mut reader);
+    let result = decode(name, version, &mut reader);
     (result, PEAK.load(Ordering::Relaxed).saturating_sub(before))
 }
 
@@ -94,15 +74,15 @@ fn mutate(mut body: Vec<u8>, dice: &mut Dice) -> Vec<u8> {
 }
 
 /// Whatever decodes also encodes, and what was encoded is a fixed point.
-fn check_stable(kind: u8, api: ApiKey, version: i16, bytes: &Bytes) {
+fn check_stable(name: &str, version: i16, bytes: &Bytes) {
     let mut first = Writer::new();
-    if recode(kind, api, version, &mut Reader::new(bytes.clone()), &mut first).is_err() {
+    if recode(name, version, &mut Reader::new(bytes.clone()), &mut first).is_err() {
         return;
     }
     let first = first.finish_bytes();
     let mut second = Writer::new();
-    recode(kind, api, version, &mut Reader::new(first.clone()), &mut second).expect("our own bytes");
-    assert_eq!(second.finish_bytes(), first, "{api} {version}");
+    recode(name, version, &mut Reader::new(first.clone()), &mut second).expect("our own bytes");
+    assert_eq!(second.finish_bytes(), first, "{name} {version}");
 }
 
 fn check_all(dice: &mut Dice, make: impl Fn(Vec<u8>, &mut Dice) -> Vec<u8>) -> usize {
@@ -110,14 +90,13 @@ fn check_all(dice: &mut Dice, make: impl Fn(Vec<u8>, &mut Dice) -> Vec<u8>) -> u
     const BUDGET: usize = 64 << 10;
     let mut refused = 0;
     for definition in definitions() {
-        let api = ApiKey::from_code(definition.api()).expect("the table has every API of the schema");
-        let kind = if definition.is_request() { REQUEST } else { RESPONSE };
+        let name = definition.name();
         for version in definition.versions() {
             let bytes = Bytes::from(make(definition.body(version, dice), dice));
-            let (result, peak) = decode_peak(kind, api, version, &bytes, BUDGET);
-            assert!(peak <= BUDGET + SLACK_BYTES, "{api} {version}: {peak} bytes for {bytes:?}");
+            let (result, peak) = decode_peak(name, version, &bytes, BUDGET);
+            assert!(peak <= BUDGET + SLACK_BYTES, "{name} {version}: {peak} bytes for {bytes:?}");
             refused += usize::from(result.is_err());
-            check_stable(kind, api, version, &bytes);
+            check_stable(name, version, &bytes);
         }
     }
     refused
@@ -151,11 +130,10 @@ fn huge_counts_cost_nothing() {
     {
         let bytes: Bytes = pattern.iter().copied().cycle().take(1 << 16).collect::<Vec<u8>>().into();
         for definition in definitions() {
-            let api = ApiKey::from_code(definition.api()).expect("the table has every API of the schema");
-            let kind = if definition.is_request() { REQUEST } else { RESPONSE };
+            let name = definition.name();
             for version in definition.versions() {
-                let (_, peak) = decode_peak(kind, api, version, &bytes, 1 << 20);
-                assert!(peak <= (1 << 20) + SLACK_BYTES, "{api} {version}: {peak} bytes");
+                let (_, peak) = decode_peak(name, version, &bytes, 1 << 20);
+                assert!(peak <= (1 << 20) + SLACK_BYTES, "{name} {version}: {peak} bytes");
             }
         }
     }
@@ -171,11 +149,11 @@ fn the_smallest_elements_stay_within_the_budget() {
     (1..1u32 << 19).for_each(|_| body.extend([1, 1, 0]));
     body.extend([0; 5]);
     let body = Bytes::from(body);
-    let (result, peak) = decode_peak(RESPONSE, ApiKey::Produce, 9, &body, 1 << 20);
+    let (result, peak) = decode_peak("ProduceResponse", 9, &body, 1 << 20);
     assert!(matches!(result, Err(DecodeError::OverBudget(_))), "{result:?}");
     assert!(peak <= (1 << 20) + SLACK_BYTES, "{peak}");
     // The meter works: with more budget the same bytes take it.
-    let (result, peak) = decode_peak(RESPONSE, ApiKey::Produce, 9, &body, 1 << 30);
+    let (result, peak) = decode_peak("ProduceResponse", 9, &body, 1 << 30);
     assert_eq!(result, Ok(()));
     assert!(peak > 16 << 20, "{peak}");
 }
@@ -187,7 +165,7 @@ fn many_unknown_tags_are_charged() {
     // ApiVersions 3: two empty names, then 2^17 tagged fields without a body.
     let mut body = vec![1, 1, 0x80, 0x80, 0x08];
     (0..1u32 << 17).for_each(|_| body.extend([0x64, 0]));
-    let (result, peak) = decode_peak(REQUEST, ApiKey::ApiVersions, 3, &Bytes::from(body), 1 << 20);
+    let (result, peak) = decode_peak("ApiVersionsRequest", 3, &Bytes::from(body), 1 << 20);
     assert!(matches!(result, Err(DecodeError::OverBudget(_))), "{result:?}");
     assert!(peak <= (1 << 20) + SLACK_BYTES, "{peak}");
 }

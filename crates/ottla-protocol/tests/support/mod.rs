@@ -1,16 +1,10 @@
-//! What the integration tests share: decode-and-encode of any API, and random messages out of the schema.
+//! What the integration tests share: decode-and-encode of any message, and random messages out of the schema.
 #![allow(dead_code)] // each test binary uses a part
 
 pub(crate) mod random;
 
-use ottla_protocol::api::ApiKey;
 use ottla_protocol::codec::{DecodeError, Message, Reader, Writer};
-use ottla_protocol::messages::{self, for_each_api};
-
-/// Kind of a body: a request.
-pub(crate) const REQUEST: u8 = 0;
-/// Kind of a body: a response.
-pub(crate) const RESPONSE: u8 = 1;
+use ottla_protocol::messages::{self, for_each_message};
 
 fn recode_one<M: Message>(reader: &mut Reader, writer: &mut Writer, version: i16) -> Result<(), DecodeError> {
     let message = M::decode(reader, version)?;
@@ -18,21 +12,33 @@ fn recode_one<M: Message>(reader: &mut Reader, writer: &mut Writer, version: i16
     Ok(())
 }
 
-/// Decodes the body of a request or response and encodes it again.
+/// Decodes the message of that name and encodes it again.
 pub(crate) fn recode(
-    kind: u8,
-    api: ApiKey,
+    name: &str,
     version: i16,
     reader: &mut Reader,
     writer: &mut Writer,
 ) -> Result<(), DecodeError> {
     macro_rules! all {
-        ($(($api:ident, $request:ident, $response:ident))*) => {
-            match (api, kind) {
-                $((ApiKey::$api, REQUEST) => recode_one::<messages::$request>(reader, writer, version),
-                (ApiKey::$api, _) => recode_one::<messages::$response>(reader, writer, version),)*
+        ($($message:ident)*) => {
+            match name {
+                $(stringify!($message) => recode_one::<messages::$message>(reader, writer, version),)*
+                other => panic!("no message {other}"),
             }
         };
     }
-    for_each_api!(all)
+    for_each_message!(all)
+}
+
+/// Decodes the message of that name and drops it.
+pub(crate) fn decode(name: &str, version: i16, reader: &mut Reader) -> Result<(), DecodeError> {
+    macro_rules! all {
+        ($($message:ident)*) => {
+            match name {
+                $(stringify!($message) => messages::$message::decode(reader, version).map(drop),)*
+                other => panic!("no message {other}"),
+            }
+        };
+    }
+    for_each_message!(all)
 }

@@ -9,23 +9,30 @@ use self::notation::{Field, Kind, Message, Struct, Type};
 #[allow(dead_code)]
 mod notation;
 
-/// A request or response of the schema.
+/// A message of the schema.
 pub(crate) struct Definition(Message);
 
-/// All requests and responses of the schema.
+/// All messages of the schema.
 pub(crate) fn definitions() -> Vec<Definition> {
     let files = [
         include_str!("../../schema/cluster.schema"),
+        include_str!("../../schema/consumer_protocol.schema"),
+        include_str!("../../schema/control.schema"),
         include_str!("../../schema/data.schema"),
+        include_str!("../../schema/group_records.schema"),
         include_str!("../../schema/groups.schema"),
+        include_str!("../../schema/headers.schema"),
+        include_str!("../../schema/markers.schema"),
         include_str!("../../schema/security.schema"),
         include_str!("../../schema/share.schema"),
+        include_str!("../../schema/share_records.schema"),
         include_str!("../../schema/streams.schema"),
         include_str!("../../schema/topics.schema"),
+        include_str!("../../schema/transaction_records.schema"),
         include_str!("../../schema/transactions.schema"),
     ];
     let all = files.into_iter().flat_map(|text| notation::parse(text).expect("the build parsed it too"));
-    all.filter(|m| [Kind::Request, Kind::Response].contains(&m.kind)).map(Definition).collect()
+    all.map(Definition).collect()
 }
 
 /// A small deterministic generator (SplitMix64); the seed comes from proptest.
@@ -58,8 +65,9 @@ impl Definition {
         &self.0.name
     }
 
-    pub(crate) fn api(&self) -> i16 {
-        self.0.number.expect("requests and responses have an API key")
+    /// API key of a request or response.
+    pub(crate) fn api(&self) -> Option<i16> {
+        [Kind::Request, Kind::Response].contains(&self.0.kind).then_some(self.0.number).flatten()
     }
 
     pub(crate) fn is_request(&self) -> bool {
@@ -100,7 +108,9 @@ impl Encoder<'_> {
         for field in structure.fields.iter().filter(here) {
             let Some(tag) = field.tag else { continue };
             let mut body = Vec::new();
-            self.field(field, dice, &mut body, depth, false);
+            // Null differs from the default unless that is null too.
+            let nullable = field.nullable.contains(self.version) && field.default.as_deref() != Some("null");
+            self.field(field, dice, &mut body, depth, nullable);
             if dice.one_in(2) && !self.is_default(field, &body) {
                 tags.push((tag, body));
             }
@@ -120,7 +130,7 @@ impl Encoder<'_> {
     fn field(&self, field: &Field, dice: &mut Dice, out: &mut Vec<u8>, depth: usize, nullable: bool) {
         let null = nullable && dice.one_in(4);
         match &field.kind {
-            Type::Struct(_) if null => out.push(255),
+            Type::Struct(_) if null => out.push(if field.tag.is_some() { 0 } else { 255 }),
             Type::Struct(name) => {
                 if nullable {
                     out.push(1);
@@ -141,6 +151,9 @@ impl Encoder<'_> {
                         Type::Array(_) => unreachable!("Kafka has no arrays of arrays"),
                     }
                 }
+            }
+            Type::Plain(name) if field.inflexible => {
+                Encoder { flexible: false, ..*self }.plain(name, null, dice, out);
             }
             Type::Plain(name) => self.plain(name, null, dice, out),
         }
@@ -200,7 +213,9 @@ impl Encoder<'_> {
             (Type::Plain(name), None) if name == "uuid" => body.iter().all(|byte| *byte == 0),
             (Type::Struct(name), None) => {
                 let structure = self.message.find(name).expect("checked by the parser");
-                body == self.default_body(structure)
+                let body =
+                    if field.nullable.contains(self.version) { body.strip_prefix(&[1]) } else { Some(body) };
+                body == Some(&self.default_body(structure)[..])
             }
             // Empty strings, bytes and arrays.
             (_, None) => body == [1],
