@@ -32,6 +32,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use apply::Effects;
 pub use apply::ReplayError;
 pub use snapshot::{Restore, RestoreError, Snapshot};
 pub(crate) use snapshot::{Decoder, Encoder, Section, chunked, section};
@@ -45,8 +46,10 @@ pub struct ShardState {
     pub(crate) shard_epoch: i32,
     /// Of the last decision that was applied.
     pub(crate) position: Position,
-    /// Cluster id, features, dynamic settings and producer id blocks.
+    /// Cluster id, features and dynamic settings.
     pub(crate) cluster: cluster::ClusterState,
+    /// Producer ids that were reserved.
+    pub(crate) producer_ids: cluster::ProducerIds,
     /// Topics by name and id.
     pub(crate) topics: cluster::Topics,
     /// Partitions and their producers.
@@ -91,6 +94,7 @@ impl ShardState {
             shard_epoch: 0,
             position: Position::default(),
             cluster: cluster::ClusterState::new(&config),
+            producer_ids: cluster::ProducerIds::default(),
             topics: cluster::Topics::new(&config),
             partitions,
             transactions: txn::Coordinator::new(&config),

@@ -18,7 +18,6 @@ use crate::cluster;
 use crate::config::CoreConfig;
 use crate::decision::Position;
 use crate::partition::PartitionsSnapshot;
-use crate::{group, txn};
 
 /// Bytes at which a chunk is closed. No single item comes near it.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -92,7 +91,8 @@ pub struct Snapshot {
     position: Position,
     shard_epoch: i32,
     cluster: cluster::ClusterState,
-    topics: cluster::Topics,
+    producer_ids: cluster::ProducerIds,
+    topics: cluster::TopicMap,
     partitions: PartitionsSnapshot,
     transactions: Box<dyn Section>,
     groups: Box<dyn Section>,
@@ -104,7 +104,8 @@ impl Snapshot {
             position: state.position,
             shard_epoch: state.shard_epoch,
             cluster: state.cluster.clone(),
-            topics: state.topics.clone(),
+            producer_ids: state.producer_ids,
+            topics: state.topics.map().clone(),
             partitions: state.partitions.snapshot(),
             transactions: state.transactions.snapshot(),
             groups: state.groups.snapshot(),
@@ -119,8 +120,9 @@ impl Snapshot {
     /// The bytes: chunks of about 1 MiB at most, to be fed to [`Restore`] in this order.
     pub fn chunks(&self) -> impl Iterator<Item = Vec<u8>> {
         std::iter::once(self.header())
-            .chain(chunked(section::CLUSTER, VERSION, std::iter::once(&self.cluster), |cluster, out| {
-                cluster.encode(out);
+            .chain(chunked(section::CLUSTER, VERSION, std::iter::once(self), |snapshot, out| {
+                out.i64(snapshot.producer_ids.next());
+                snapshot.cluster.encode(out);
             }))
             .chain(chunked(section::TOPICS, VERSION, self.topics.sorted().into_iter(), |topic, out| {
                 topic.encode(out);
@@ -199,8 +201,14 @@ impl Restore {
         let announced = self.announced.as_ref().expect("the header was first");
         while !items.is_empty() {
             match kind {
-                section::CLUSTER => state.cluster = cluster::ClusterState::decode(&mut items)?,
-                section::TOPICS => state.topics.insert(cluster::Topic::decode(&mut items, announced.position)?),
+                section::CLUSTER => {
+                    state.producer_ids = cluster::ProducerIds::restored(items.i64()?, announced.position);
+                    state.cluster.decode(&mut items, announced.position)?;
+                }
+                section::TOPICS => {
+                    let topic = cluster::Topic::decode(&mut items, announced.position)?;
+                    state.topics.insert(topic, announced.position);
+                }
                 section::PARTITIONS => state.partitions.decode_partition(&mut items, announced.position)?,
                 section::ABORTED => state.partitions.decode_aborted(&mut items)?,
                 _ => state.partitions.decode_producer(&mut items)?,

@@ -71,6 +71,9 @@ impl<'a> Step<'a> {
     pub(super) fn finish(self) -> Decision {
         if !self.entries.is_empty() {
             self.state.position.0 += 1;
+            if self.state.volatile.producer_check.is_none() {
+                self.state.schedule_producer_check(self.now);
+            }
         }
         Decision {
             entries: self.entries,
@@ -143,6 +146,13 @@ impl<'a> Step<'a> {
         partitions.check_marker(slot, marker)
     }
 
+    /// Epoch of the coordinator that wrote the producer's last marker there; -1 for none.
+    pub(crate) fn stored_coordinator_epoch(&self, partition: TopicIdPartition, producer_id: i64) -> i32 {
+        let partitions = &self.state.partitions;
+        let producer = partitions.slot(partition).and_then(|slot| partitions.producer(slot, producer_id));
+        producer.map_or(-1, |producer| producer.coordinator_epoch())
+    }
+
     /// Writes a marker that was checked, or that the shard's own coordinator insists on.
     pub(crate) fn append_marker(&mut self, partition: TopicIdPartition, marker: &Marker) {
         let slot = self.state.partitions.slot(partition).expect("a marker's partition was checked");
@@ -159,7 +169,7 @@ impl<'a> Step<'a> {
     /// A producer id that nobody ever had. Reserves a block by a control record when the last one is used up.
     pub(crate) fn allocate_producer_id(&mut self) -> i64 {
         if self.state.volatile.producer_ids.is_empty() {
-            let first = self.state.cluster.next_producer_id();
+            let first = self.state.producer_ids.next();
             let next = first + cluster::PRODUCER_ID_BLOCK;
             self.append_control(&[cluster::records::producer_id_block(next)]);
             self.state.volatile.producer_ids = first..next;

@@ -1,0 +1,318 @@
+//! The cluster as data: its id, features, topics, settings, and the producer ids handed out so far.
+//!
+//! Place in the walk: admin commands end here. What they change is written as records of the control log
+//! (`records`), and [`apply`] makes the state from those records, live and in replay. Readers (Metadata,
+//! DescribeConfigs, the checks of a connection) use the [`Image`].
+//!
+//! Invariants: the control log is enough to rebuild everything here; a topic's record holds all of its settings;
+//! topic ids and producer ids are never given twice.
+//!
+//! Not here: brokers other than this one. A topic has one replica, on this node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ottla_protocol::entry::Entry;
+use ottla_protocol::record;
+use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
+
+use crate::config::CoreConfig;
+use crate::decision::Position;
+use crate::partition::Role;
+use crate::shard::{Decoder, Effects, Encoder, ReplayError, RestoreError, ShardState};
+
+mod alter;
+mod bootstrap;
+pub mod config;
+mod create;
+mod delete;
+mod delete_records;
+mod image;
+mod names;
+pub(crate) mod records;
+#[cfg(test)]
+mod tests;
+mod topics;
+
+pub(crate) use alter::incremental_alter_configs;
+pub(crate) use bootstrap::bootstrap;
+pub(crate) use create::{auto_create_topics, create_topics};
+pub(crate) use delete::delete_topics;
+pub(crate) use delete_records::delete_records;
+pub use image::Image;
+pub use names::{
+    CONSUMER_OFFSETS, TOPIC_NAME_BYTES_MAX, TRANSACTION_STATE, coordinator_partition, is_internal, validate_name,
+};
+use records::ControlRecord;
+pub use topics::Topic;
+pub(crate) use topics::{TopicMap, Topics};
+
+/// Topic id of the control log. No topic of that id is ever listed.
+pub const CONTROL_TOPIC_ID: Uuid = Uuid(*b"ottla.controllog");
+/// The control log's only partition.
+pub const CONTROL_PARTITION: TopicIdPartition = TopicIdPartition { topic_id: CONTROL_TOPIC_ID, partition: 0 };
+/// Producer ids that are reserved at a time.
+pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
+/// The feature that says which protocol of transactions clients should speak.
+pub const TRANSACTION_VERSION: &str = "transaction.version";
+/// In the key of a dynamic setting: for every broker.
+pub(crate) const EVERY_BROKER: i32 = -1;
+/// More partitions than any topic has; a record that names more is damaged.
+const PARTITION_COUNT_MAX: i32 = 1_000_000;
+
+/// Finalized features and their epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    levels: BTreeMap<Text, i16>,
+    epoch: i64,
+}
+
+impl Features {
+    /// Level of a feature; 0 when it is not finalized.
+    pub fn level(&self, name: &str) -> i16 {
+        self.levels.get(name.as_bytes()).copied().unwrap_or_default()
+    }
+
+    /// `transaction.version`.
+    pub fn transaction_version(&self) -> i16 {
+        self.level(TRANSACTION_VERSION)
+    }
+
+    /// Features that are finalized, by name.
+    pub fn finalized(&self) -> impl Iterator<Item = (&Text, i16)> {
+        self.levels.iter().map(|(name, level)| (name, *level))
+    }
+
+    /// Grows with every change; 0 and more.
+    pub fn epoch(&self) -> i64 {
+        self.epoch
+    }
+}
+
+/// Cluster id, features and dynamic settings.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterState {
+    /// The settings that this broker was started with.
+    static_config: Arc<CoreConfig>,
+    cluster_id: Uuid,
+    features: Arc<Features>,
+    /// Dynamic settings by node ([`EVERY_BROKER`] for all) and name.
+    broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
+    last_position: Position,
+}
+
+impl ClusterState {
+    pub(crate) fn new(config: &CoreConfig) -> Self {
+        Self {
+            static_config: Arc::new(config.clone()),
+            cluster_id: Uuid::ZERO,
+            features: Arc::default(),
+            broker_configs: Arc::default(),
+            last_position: Position::default(),
+        }
+    }
+
+    /// Whether the cluster has an id yet.
+    pub(crate) fn is_bootstrapped(&self) -> bool {
+        !self.cluster_id.is_zero()
+    }
+
+    /// The cluster's id.
+    pub(crate) fn cluster_id(&self) -> Uuid {
+        self.cluster_id
+    }
+
+    /// Finalized features.
+    pub(crate) fn features(&self) -> &Features {
+        &self.features
+    }
+
+    /// Position of the last decision that changed anything here.
+    pub(crate) fn rests_on(&self) -> Position {
+        self.last_position
+    }
+
+    /// Puts the dynamic settings over the static ones, into `config`.
+    pub(crate) fn overlay(&self, config: &mut CoreConfig) {
+        for definition in config::broker_definitions().iter().filter(|definition| definition.is_dynamic()) {
+            let value = [self.static_config.node_id, EVERY_BROKER]
+                .into_iter()
+                .find_map(|node_id| self.broker_configs.get(&(node_id, definition.name().into())));
+            match value {
+                Some(value) => definition.set(config, value),
+                None => definition.set(config, &definition.get(&self.static_config)),
+            }
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.cluster_id.0);
+        out.i64(self.features.epoch);
+        out.u32(u32::try_from(self.features.levels.len()).expect("features are few"));
+        for (name, level) in &self.features.levels {
+            out.bytes(name.as_bytes());
+            out.i16(*level);
+        }
+        out.u32(u32::try_from(self.broker_configs.len()).expect("settings are few"));
+        for ((node_id, name), value) in self.broker_configs.iter() {
+            out.i32(*node_id);
+            out.bytes(name.as_bytes());
+            out.bytes(value.as_bytes());
+        }
+    }
+
+    pub(crate) fn decode(&mut self, items: &mut Decoder<'_>, position: Position) -> Result<(), RestoreError> {
+        self.cluster_id = items.uuid()?;
+        let mut features = Features { epoch: items.i64()?, ..Features::default() };
+        for _ in 0..items.u32()? {
+            features.levels.insert(items.text()?, items.i16()?);
+        }
+        self.features = Arc::new(features);
+        let mut broker_configs = BTreeMap::new();
+        for _ in 0..items.u32()? {
+            let key = (items.i32()?, items.text()?);
+            broker_configs.insert(key, items.text()?);
+        }
+        self.broker_configs = Arc::new(broker_configs);
+        self.last_position = position;
+        Ok(())
+    }
+}
+
+/// Producer ids that were reserved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProducerIds {
+    next: i64,
+    last_position: Position,
+}
+
+impl ProducerIds {
+    /// The first id that nobody has reserved.
+    pub(crate) fn next(&self) -> i64 {
+        self.next
+    }
+
+    /// Position of the decision that reserved the newest block.
+    pub(crate) fn rests_on(&self) -> Position {
+        self.last_position
+    }
+
+    pub(crate) fn restored(next: i64, position: Position) -> Self {
+        Self { next, last_position: position }
+    }
+}
+
+/// Applies a batch of the control log.
+pub(crate) fn apply(
+    state: &mut ShardState,
+    entry: &Entry,
+    position: Position,
+    effects: &mut Effects,
+) -> Result<(), ReplayError> {
+    let damaged =
+        |reason| ReplayError::Record { partition: entry.partition, offset: entry.header.base_offset, reason };
+    let batch = record::records_of(&entry.header, &entry.tail, entry.tail.len())
+        .map_err(|_| damaged("a control batch cannot be read"))?;
+    for record in batch {
+        let record = record.map_err(|_| damaged("a control record cannot be read"))?;
+        let offset = record.offset;
+        let record = ControlRecord::decode(record.key, record.value).map_err(damaged)?;
+        apply_record(state, record, offset, position, effects).map_err(damaged)?;
+    }
+    Ok(())
+}
+
+fn apply_record(
+    state: &mut ShardState,
+    record: ControlRecord,
+    offset: i64,
+    position: Position,
+    effects: &mut Effects,
+) -> Result<(), &'static str> {
+    match record {
+        ControlRecord::Cluster { cluster_id } => {
+            state.cluster.cluster_id = cluster_id;
+            state.cluster.last_position = position;
+            effects.image_changed = true;
+        }
+        ControlRecord::Topic(topic) => apply_topic(state, topic, position, effects)?,
+        ControlRecord::TopicDeleted { topic_id } => {
+            let topic = state.topics.remove(topic_id, position).ok_or("an unknown topic is deleted")?;
+            for partition in topic.partitions() {
+                state.partitions.remove(partition);
+                effects.touched.push(partition);
+            }
+            effects.image_changed = true;
+        }
+        ControlRecord::Feature { name, level } => {
+            let features = Arc::make_mut(&mut state.cluster.features);
+            match level {
+                Some(level) => features.levels.insert(name, level),
+                None => features.levels.remove(&name),
+            };
+            features.epoch = offset;
+            state.cluster.last_position = position;
+            effects.image_changed = true;
+        }
+        ControlRecord::ProducerIds { next_producer_id } => {
+            if next_producer_id < state.producer_ids.next {
+                return Err("reserved producer ids go back");
+            }
+            state.producer_ids = ProducerIds { next: next_producer_id, last_position: position };
+        }
+        ControlRecord::LogStart { partition, log_start_offset } => {
+            let slot = state.partitions.slot(partition).ok_or("a log start of an unknown partition")?;
+            state.partitions.set_log_start_offset(slot, log_start_offset);
+            if state.partitions.touch(slot, position) {
+                effects.touched.push(partition);
+            }
+        }
+        ControlRecord::BrokerConfig { node_id, name, value } => {
+            let configs = Arc::make_mut(&mut state.cluster.broker_configs);
+            match value {
+                Some(value) => configs.insert((node_id, name), value),
+                None => configs.remove(&(node_id, name)),
+            };
+            state.cluster.last_position = position;
+            state.cluster.overlay(&mut state.config);
+            effects.image_changed = true;
+        }
+        ControlRecord::ProducerExpiry { partition, producer_ids } => {
+            let slot = state.partitions.slot(partition).ok_or("producers of an unknown partition expire")?;
+            state.partitions.forget_producers(slot, &producer_ids);
+            if state.partitions.touch(slot, position) {
+                effects.touched.push(partition);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A topic is new, or has new settings or more partitions.
+fn apply_topic(
+    state: &mut ShardState,
+    mut topic: Topic,
+    position: Position,
+    effects: &mut Effects,
+) -> Result<(), &'static str> {
+    if !(1..=PARTITION_COUNT_MAX).contains(&topic.partition_count) || topic.role == Role::Control {
+        return Err("a topic with an impossible number of partitions or role");
+    }
+    topic.last_position = position;
+    let there = match state.topics.by_id(topic.id) {
+        Some(old) if old.name != topic.name || old.partition_count > topic.partition_count => {
+            return Err("a topic changes its name or loses partitions");
+        }
+        Some(old) => old.partition_count,
+        None if state.topics.by_name(&topic.name).is_some() => return Err("a topic's name is taken"),
+        None => 0,
+    };
+    for partition in there..topic.partition_count {
+        let partition = TopicIdPartition { topic_id: topic.id, partition };
+        state.partitions.create(partition, topic.role, topic.base_leader_epoch, position);
+        effects.touched.push(partition);
+    }
+    state.topics.insert(topic, position);
+    effects.image_changed = true;
+    Ok(())
+}

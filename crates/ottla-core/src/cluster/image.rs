@@ -1,0 +1,67 @@
+//! What readers see of the cluster: one immutable value, published when the position it shows is durable.
+//!
+//! Place in the walk: made by the owner after a decision with `image_changed`; used by Metadata, ApiVersions,
+//! DescribeConfigs, FindCoordinator and by connections to look up a topic's settings and id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ottla_protocol::types::{Text, Uuid};
+
+use super::config::{self, BrokerSetting};
+use super::{Features, Topic, TopicMap};
+use crate::config::CoreConfig;
+use crate::decision::Position;
+use crate::shard::ShardState;
+
+/// Topics, features and settings as of one position.
+pub struct Image {
+    /// The cluster's id; zero before the cluster was made.
+    pub cluster_id: Uuid,
+    /// Finalized features.
+    pub features: Arc<Features>,
+    /// The position it shows.
+    pub position: Position,
+    topics: TopicMap,
+    static_config: Arc<CoreConfig>,
+    broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
+}
+
+impl Image {
+    pub(crate) fn of(state: &ShardState) -> Self {
+        Self {
+            cluster_id: state.cluster.cluster_id,
+            features: state.cluster.features.clone(),
+            position: state.position,
+            topics: state.topics.map().clone(),
+            static_config: state.cluster.static_config.clone(),
+            broker_configs: state.cluster.broker_configs.clone(),
+        }
+    }
+
+    /// The topic with this name.
+    pub fn topic_by_name(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.topics.by_name(name)
+    }
+
+    /// The topic with this id.
+    pub fn topic_by_id(&self, id: Uuid) -> Option<&Arc<Topic>> {
+        self.topics.by_id(id)
+    }
+
+    /// All topics by name, internal ones included. Sorts: meant for listings.
+    pub fn topics(&self) -> Vec<&Arc<Topic>> {
+        self.topics.sorted()
+    }
+
+    /// Number of topics, internal ones included.
+    pub fn topic_count(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// The core's settings of a broker, dynamic ones applied, by name. `None`: of every broker, and only those
+    /// that were set.
+    pub fn broker_settings(&self, node_id: Option<i32>) -> Vec<BrokerSetting> {
+        config::broker_settings(&self.static_config, &self.broker_configs, node_id)
+    }
+}

@@ -1,0 +1,441 @@
+//! Partitions: where each log ends, who has written to it, and which transactions are open in it.
+//!
+//! Place in the walk: `produce` and the coordinators ask whether a batch may be appended (`append`, `marker`);
+//! `shard::apply` changes the state when the batch has its place ([`Partitions::apply`]); readers get [`Bounds`].
+//!
+//! Invariants:
+//! - Offsets of a partition have no gap: a batch begins where the log ends.
+//! - A producer has one entry per partition, with up to five batches, all of its current epoch.
+//! - The index of open transactions is derived from the producers' entries; the last stable offset is the
+//!   smallest first offset in it, never below the log start, never above the log's end.
+//!
+//! Not here: whether a batch's bytes are sound (the connection checked them), whether a transaction exists (the
+//! coordinator knows), records themselves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+use ottla_protocol::entry::Entry;
+use ottla_protocol::types::{TopicIdPartition, Uuid};
+
+use crate::cluster::CONTROL_PARTITION;
+use crate::config::CoreConfig;
+use crate::decision::{Bounds, Position, ShardTime};
+use crate::paged::Paged;
+use crate::shard::ReplayError;
+
+mod aborted;
+mod append;
+mod describe;
+pub(crate) mod expiry;
+mod producer;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod verification;
+
+pub use aborted::{AbortedIndex, AbortedTransaction};
+pub(crate) use append::{Appended, BatchRules};
+pub(crate) use describe::describe_producers;
+pub(crate) use producer::{CachedBatch, ProducerState};
+pub(crate) use snapshot::PartitionsSnapshot;
+pub(crate) use verification::Verifications;
+
+/// What a partition is for. The numbers are part of the control log's and the snapshot's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// A client's topic.
+    Data = 0,
+    /// `__consumer_offsets`.
+    ConsumerOffsets = 1,
+    /// `__transaction_state`.
+    TransactionState = 2,
+    /// The control log.
+    Control = 3,
+}
+
+impl Role {
+    /// The role with this number.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        [Self::Data, Self::ConsumerOffsets, Self::TransactionState, Self::Control]
+            .into_iter()
+            .find(|role| *role as u8 == number)
+    }
+}
+
+/// One partition.
+#[derive(Clone, Debug)]
+pub(crate) struct PartitionState {
+    partition: TopicIdPartition,
+    role: Role,
+    /// Added to the shard's epoch, it gives the leader epoch.
+    base_leader_epoch: i32,
+    log_start_offset: i64,
+    log_end_offset: i64,
+    /// Leader epochs and where they begin, oldest first.
+    leader_epochs: Arc<Vec<(i32, i64)>>,
+    aborted: Arc<AbortedIndex>,
+    /// Of the last decision that changed the partition; after a load that of the load. Not in snapshots.
+    last_position: Position,
+}
+
+impl PartitionState {
+    /// Which partition it is.
+    pub(crate) fn partition(&self) -> TopicIdPartition {
+        self.partition
+    }
+
+    /// What it is for.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whether this is the control log.
+    pub(crate) fn is_control(&self) -> bool {
+        self.role == Role::Control
+    }
+
+    /// Offset of the oldest record.
+    pub(crate) fn log_start_offset(&self) -> i64 {
+        self.log_start_offset
+    }
+
+    /// Offset of the next record.
+    pub(crate) fn log_end_offset(&self) -> i64 {
+        self.log_end_offset
+    }
+
+    /// Position of the last decision that changed it.
+    pub(crate) fn last_position(&self) -> Position {
+        self.last_position
+    }
+
+    /// Leader epoch of appends under this shard epoch.
+    pub(crate) fn leader_epoch(&self, shard_epoch: i32) -> i32 {
+        self.base_leader_epoch.saturating_add(shard_epoch)
+    }
+}
+
+/// What is derived from the producers of one partition.
+struct Derived {
+    /// Slots of the producers by producer id.
+    producers: HashMap<i64, u32, FixedState>,
+    /// Open transactions: first offset to producer id.
+    open: BTreeMap<i64, i64>,
+}
+
+/// A marker that was applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppliedMarker {
+    /// Whose transaction it ended.
+    pub(crate) producer_id: i64,
+    /// How.
+    pub(crate) commit: bool,
+}
+
+/// What [`Partitions::apply`] found out about an entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applied {
+    /// Whether this is the first change of the partition at this position.
+    pub(crate) first_in_step: bool,
+    /// The marker, if the entry is one.
+    pub(crate) marker: Option<AppliedMarker>,
+}
+
+/// All partitions of the shard and their producers.
+pub(crate) struct Partitions {
+    index: HashMap<TopicIdPartition, u32, FixedState>,
+    states: Paged<PartitionState>,
+    producers: Paged<ProducerState>,
+    /// By slot of the partition.
+    derived: Vec<Derived>,
+    hasher: FixedState,
+}
+
+impl Partitions {
+    /// No partitions.
+    pub(crate) fn new(config: &CoreConfig) -> Self {
+        let hasher = FixedState::with_seed(config.hash_seed);
+        Self {
+            index: HashMap::with_hasher(hasher.clone()),
+            states: Paged::new(),
+            producers: Paged::new(),
+            derived: Vec::new(),
+            hasher,
+        }
+    }
+
+    /// The control log, which is there before anything else.
+    pub(crate) fn create_control(&mut self, position: Position) {
+        self.create(CONTROL_PARTITION, Role::Control, 0, position);
+    }
+
+    /// A new, empty partition. It must not exist.
+    pub(crate) fn create(
+        &mut self,
+        partition: TopicIdPartition,
+        role: Role,
+        base_leader_epoch: i32,
+        position: Position,
+    ) {
+        let slot = self.states.insert(PartitionState {
+            partition,
+            role,
+            base_leader_epoch,
+            log_start_offset: 0,
+            log_end_offset: 0,
+            leader_epochs: Arc::default(),
+            aborted: Arc::default(),
+            last_position: position,
+        });
+        self.register(slot, partition);
+    }
+
+    /// Makes the derived state of a partition that sits in `slot`.
+    fn register(&mut self, slot: u32, partition: TopicIdPartition) {
+        while self.derived.len() <= slot as usize {
+            self.derived.push(Derived {
+                producers: HashMap::with_hasher(self.hasher.clone()),
+                open: BTreeMap::new(),
+            });
+        }
+        let previous = self.index.insert(partition, slot);
+        assert!(previous.is_none(), "a partition is created once");
+    }
+
+    /// Forgets a partition and its producers.
+    pub(crate) fn remove(&mut self, partition: TopicIdPartition) {
+        let slot = self.index.remove(&partition).expect("only partitions of existing topics are removed");
+        self.states.remove(slot);
+        let derived = &mut self.derived[slot as usize];
+        derived.open = BTreeMap::new();
+        let producers = std::mem::replace(&mut derived.producers, HashMap::with_hasher(self.hasher.clone()));
+        // In order of the slots: the order in a hash table must not show.
+        let mut slots: Vec<u32> = producers.into_values().collect();
+        slots.sort_unstable();
+        for slot in slots {
+            self.producers.remove(slot);
+        }
+    }
+
+    /// Where a partition sits; valid until it is removed.
+    #[inline]
+    pub(crate) fn slot(&self, partition: TopicIdPartition) -> Option<u32> {
+        self.index.get(&partition).copied()
+    }
+
+    /// The partition in a slot that [`Partitions::slot`] gave.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> &PartitionState {
+        self.states.get(slot).expect("slots are of partitions that exist")
+    }
+
+    fn get_mut(&mut self, slot: u32) -> &mut PartitionState {
+        self.states.get_mut(slot).expect("slots are of partitions that exist")
+    }
+
+    /// All partitions, in slot order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &PartitionState)> {
+        self.states.iter()
+    }
+
+    /// Number of partitions, the control log included.
+    pub(crate) fn partition_count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Number of producers of all partitions.
+    pub(crate) fn producer_count(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// The producer's entry in a partition.
+    #[inline]
+    pub(crate) fn producer(&self, slot: u32, producer_id: i64) -> Option<&ProducerState> {
+        let producer = *self.derived[slot as usize].producers.get(&producer_id)?;
+        Some(self.producers.get(producer).expect("the index names live slots"))
+    }
+
+    /// Producers of a partition by id.
+    pub(crate) fn producers_of(&self, slot: u32) -> Vec<&ProducerState> {
+        let slots = self.derived[slot as usize].producers.values();
+        let mut producers: Vec<_> =
+            slots.map(|slot| self.producers.get(*slot).expect("the index names live slots")).collect();
+        producers.sort_unstable_by_key(|producer| producer.producer_id());
+        producers
+    }
+
+    /// No open transaction begins below it.
+    pub(crate) fn last_stable_offset(&self, slot: u32) -> i64 {
+        let state = self.get(slot);
+        let first_open = self.derived[slot as usize].open.keys().next().copied();
+        first_open.unwrap_or(state.log_end_offset).max(state.log_start_offset)
+    }
+
+    /// What a reader may see, once everything applied so far is durable.
+    pub(crate) fn bounds(&self, slot: u32, shard_epoch: i32) -> Bounds {
+        let state = self.get(slot);
+        Bounds {
+            log_start_offset: state.log_start_offset,
+            high_watermark: state.log_end_offset,
+            last_stable_offset: self.last_stable_offset(slot),
+            leader_epoch: state.leader_epoch(shard_epoch),
+            aborted: state.aborted.clone(),
+            leader_epochs: state.leader_epochs.clone(),
+        }
+    }
+
+    /// Notes a change of the partition that is no entry of its own. True the first time at this position.
+    pub(crate) fn touch(&mut self, slot: u32, position: Position) -> bool {
+        let state = self.get_mut(slot);
+        let first = state.last_position != position;
+        state.last_position = position;
+        first
+    }
+
+    /// Records below `offset` are deleted. Never moves back, never passes the log's end.
+    pub(crate) fn set_log_start_offset(&mut self, slot: u32, offset: i64) {
+        let state = self.get_mut(slot);
+        let offset = offset.min(state.log_end_offset);
+        if offset <= state.log_start_offset {
+            return;
+        }
+        state.log_start_offset = offset;
+        if state.aborted.ends_below(offset) {
+            Arc::make_mut(&mut state.aborted).drop_below(offset);
+        }
+        let kept = state.leader_epochs.partition_point(|(_, start)| *start <= offset).saturating_sub(1);
+        if kept > 0 {
+            Arc::make_mut(&mut state.leader_epochs).drain(..kept);
+        }
+    }
+
+    /// Applies an entry that begins where the partition ends: moves the end, notes the leader epoch, and what
+    /// the batch says about its producer.
+    pub(crate) fn apply(
+        &mut self,
+        slot: u32,
+        entry: &Entry,
+        position: Position,
+        time: ShardTime,
+        leader_epochs_max: usize,
+    ) -> Result<Applied, ReplayError> {
+        let header = &entry.header;
+        let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
+        debug_assert_eq!(state.log_end_offset, header.base_offset, "offsets have no gap");
+        let first_in_step = state.last_position != position;
+        state.last_position = position;
+        state.log_end_offset = header.last_offset() + 1;
+        if state.leader_epochs.last().is_none_or(|(epoch, _)| *epoch < header.partition_leader_epoch) {
+            let epochs = Arc::make_mut(&mut state.leader_epochs);
+            epochs.push((header.partition_leader_epoch, header.base_offset));
+            if epochs.len() > leader_epochs_max {
+                epochs.remove(0);
+            }
+        }
+        let mut applied = Applied { first_in_step, marker: None };
+        if header.has_producer_id() {
+            if header.is_control() {
+                applied.marker = self.apply_marker(slot, entry, time)?;
+            } else {
+                self.apply_data(slot, entry, time);
+            }
+        }
+        Ok(applied)
+    }
+
+    /// The producer's entry, made if it is not there.
+    fn producer_mut(
+        producers: &mut Paged<ProducerState>,
+        derived: &mut Derived,
+        slot: u32,
+        producer_id: i64,
+        producer_epoch: i16,
+    ) -> u32 {
+        *derived
+            .producers
+            .entry(producer_id)
+            .or_insert_with(|| producers.insert(ProducerState::new(slot, producer_id, producer_epoch)))
+    }
+
+    fn apply_data(&mut self, slot: u32, entry: &Entry, time: ShardTime) {
+        let header = &entry.header;
+        let derived = &mut self.derived[slot as usize];
+        let producer = Self::producer_mut(
+            &mut self.producers,
+            derived,
+            slot,
+            header.producer_id,
+            header.producer_epoch,
+        );
+        let producer = self.producers.get_mut(producer).expect("the index names live slots");
+        producer.append(header, time);
+        if header.is_transactional() && producer.begin_transaction(header.base_offset) {
+            derived.open.insert(header.base_offset, header.producer_id);
+        }
+    }
+
+    fn apply_marker(
+        &mut self,
+        slot: u32,
+        entry: &Entry,
+        time: ShardTime,
+    ) -> Result<Option<AppliedMarker>, ReplayError> {
+        let header = &entry.header;
+        let marker = ottla_protocol::batch::parse_marker(header, &entry.tail).map_err(|_| ReplayError::Record {
+            partition: entry.partition,
+            offset: header.base_offset,
+            reason: "a control record cannot be read",
+        })?;
+        let Some(marker) = marker else { return Ok(None) };
+        let derived = &mut self.derived[slot as usize];
+        let producer = Self::producer_mut(
+            &mut self.producers,
+            derived,
+            slot,
+            header.producer_id,
+            header.producer_epoch,
+        );
+        let producer = self.producers.get_mut(producer).expect("the index names live slots");
+        let first_offset = producer.end_transaction(header, marker.coordinator_epoch, time);
+        if let Some(first_offset) = first_offset {
+            derived.open.remove(&first_offset);
+            if !marker.commit {
+                let last_stable_offset = derived.open.keys().next().copied().unwrap_or(header.base_offset + 1);
+                let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
+                Arc::make_mut(&mut state.aborted).push(AbortedTransaction {
+                    producer_id: header.producer_id,
+                    first_offset,
+                    last_offset: header.base_offset,
+                    last_stable_offset,
+                });
+            }
+        }
+        Ok(Some(AppliedMarker { producer_id: header.producer_id, commit: marker.commit }))
+    }
+
+    /// Forgets producers of a partition, as a control record says. Ids without an entry are passed over.
+    pub(crate) fn forget_producers(&mut self, slot: u32, producer_ids: &[i64]) {
+        for producer_id in producer_ids {
+            if let Some(producer) = self.derived[slot as usize].producers.remove(producer_id)
+                && let Some(state) = self.producers.remove(producer)
+                && let Some(first_offset) = state.transaction_first_offset()
+            {
+                self.derived[slot as usize].open.remove(&first_offset);
+            }
+        }
+    }
+
+    /// Whether another producer would fit below the ceiling.
+    pub(crate) fn has_room_for_producer(&self, producers_max: usize) -> bool {
+        self.producers.len() < producers_max
+    }
+
+    /// Where a topic's partitions sit, in their order.
+    pub(crate) fn slots_of(&self, topic_id: Uuid, partition_count: i32) -> impl Iterator<Item = u32> {
+        (0..partition_count).filter_map(move |partition| self.slot(TopicIdPartition { topic_id, partition }))
+    }
+}

@@ -1,0 +1,49 @@
+//! The one match from a command to its handler.
+//!
+//! Place in the walk: the first thing of a step. A handler answers through the step, once per command.
+
+use super::Step;
+use crate::cluster;
+use crate::command::{Command, CommandBody};
+use crate::partition::{self, expiry};
+use crate::{group, produce, txn};
+
+/// Decides a command.
+pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
+    let Command { context, body } = command;
+    match body {
+        CommandBody::Produce(request) => produce::produce(step, &context, request),
+        CommandBody::InitProducerId(request) => txn::init_producer_id(step, &context, request),
+        CommandBody::AddPartitionsToTxn(request) => txn::add_partitions_to_txn(step, &context, request),
+        CommandBody::AddOffsetsToTxn(request) => txn::add_offsets_to_txn(step, &context, request),
+        CommandBody::EndTxn(request) => txn::end_txn(step, &context, request),
+        CommandBody::TxnOffsetCommit(request) => group::txn_offset_commit(step, &context, request),
+        CommandBody::WriteTxnMarkers(request) => txn::write_txn_markers(step, &context, request),
+        CommandBody::DescribeTransactions(request) => txn::describe_transactions(step, &context, request),
+        CommandBody::ListTransactions(request) => txn::list_transactions(step, &context, request),
+        CommandBody::DescribeProducers(request) => partition::describe_producers(step, &context, request),
+        CommandBody::OffsetCommit(request) => group::offset_commit(step, &context, request),
+        CommandBody::OffsetFetch(request) => group::offset_fetch(step, &context, request),
+        CommandBody::CreateTopics(request) => cluster::create_topics(step, &context, request),
+        CommandBody::DeleteTopics(request) => cluster::delete_topics(step, &context, request),
+        CommandBody::DeleteRecords(request) => cluster::delete_records(step, &context, request),
+        CommandBody::IncrementalAlterConfigs(request) => {
+            cluster::incremental_alter_configs(step, &context, request);
+        }
+        CommandBody::AutoCreateTopics(names) => cluster::auto_create_topics(step, &context, names),
+        CommandBody::Bootstrap { cluster_id, topic_ids } => {
+            cluster::bootstrap(step, &context, cluster_id, topic_ids);
+        }
+        CommandBody::Tick => tick(step),
+        // Every command is decided at once, nothing here waits for a connection. What the connection had asked
+        // and nobody decided is in the shell's inbox, and dropped there.
+        CommandBody::ConnectionClosed(_) => {}
+    }
+}
+
+/// Fires what is due.
+fn tick(step: &mut Step<'_>) {
+    expiry::tick(step);
+    txn::tick(step);
+    group::tick(step);
+}
