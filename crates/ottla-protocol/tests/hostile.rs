@@ -10,16 +10,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use ottla_protocol::codec::{DecodeError, Reader, Writer};
+use ottla_protocol::codec::{DecodeError, Message, Reader, Writer};
+use ottla_protocol::messages::{FetchResponse, ProduceRequest, fetch_response, produce_request};
 use proptest::prelude::*;
 use support::random::{Dice, definitions};
 use support::{decode, recode};
 
-/// Counts bytes in use and their peak.
+/// Counts bytes in use, their peak, and calls.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 // SAFETY: every call is handed to the system's allocator with the arguments it came with.
@@ -27,6 +29,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = IN_USE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
+        CALLS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's layout.
         unsafe { System.alloc(layout) }
     }
@@ -168,4 +171,48 @@ fn many_unknown_tags_are_charged() {
     let (result, peak) = decode_peak("ApiVersionsRequest", 3, &Bytes::from(body), 1 << 20);
     assert!(matches!(result, Err(DecodeError::OverBudget(_))), "{result:?}");
     assert!(peak <= (1 << 20) + SLACK_BYTES, "{peak}");
+}
+
+#[test]
+fn the_hot_path_allocates_per_array_not_per_field() {
+    // Proves that reading a Produce request takes one allocation per array and one to share the buffer, whatever
+    // its strings and records, and that writing a Fetch response copies no records.
+    let _alone = ONE_AT_A_TIME.lock().expect("no other test has failed");
+    let partition = produce_request::PartitionProduceData {
+        records: Some(Bytes::from(vec![1; 100_000]).into()),
+        ..Default::default()
+    };
+    let topic = produce_request::TopicProduceData {
+        name: "a topic".into(),
+        partition_data: vec![partition; 10],
+        ..Default::default()
+    };
+    let request = ProduceRequest {
+        transactional_id: Some("an id".into()),
+        topic_data: vec![topic; 2],
+        ..Default::default()
+    };
+    let mut writer = Writer::new();
+    request.encode(&mut writer, 12).expect("every field exists in version 12");
+    let mut reader = Reader::new(writer.finish_bytes());
+    let before = CALLS.load(Ordering::Relaxed);
+    let decoded = ProduceRequest::decode(&mut reader, 12);
+    assert_eq!(CALLS.load(Ordering::Relaxed) - before, 1 + 2 + 1);
+    assert_eq!(decoded, Ok(request));
+
+    let partition = fetch_response::PartitionData {
+        records: Some(Bytes::from(vec![1; 100_000]).into()),
+        aborted_transactions: None,
+        ..Default::default()
+    };
+    let topic =
+        fetch_response::FetchableTopicResponse { partitions: vec![partition; 100], ..Default::default() };
+    let response = FetchResponse { responses: vec![topic], ..Default::default() };
+    let (before, bytes_before) = (CALLS.load(Ordering::Relaxed), IN_USE.load(Ordering::Relaxed));
+    let mut writer = Writer::new();
+    response.encode(&mut writer, 13).expect("every field exists in version 13");
+    let chunks = writer.finish();
+    assert!(CALLS.load(Ordering::Relaxed) - before < 50, "{}", CALLS.load(Ordering::Relaxed) - before);
+    assert!(IN_USE.load(Ordering::Relaxed) - bytes_before < 64 << 10);
+    assert_eq!(chunks.len(), 201);
 }

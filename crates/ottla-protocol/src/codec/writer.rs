@@ -13,6 +13,9 @@ use crate::types::{Text, Uuid};
 /// `Bytes` of at least this length are spliced into the rope instead of copied: 1 KiB.
 pub const SPLICE_BYTES_MIN: usize = 1024;
 
+/// Room made at once behind a spliced piece: 2 KiB.
+const BLOCK_BYTES: usize = 2048;
+
 /// A growing rope of bytes.
 #[derive(Debug, Default)]
 pub struct Writer {
@@ -83,6 +86,13 @@ impl Writer {
         }
     }
 
+    /// Makes room behind a spliced piece in blocks, so that many pieces do not cost an allocation each.
+    fn make_room(&mut self) {
+        if self.current.capacity() < BLOCK_BYTES / 8 {
+            self.current.reserve(BLOCK_BYTES);
+        }
+    }
+
     /// Bytes without a length: shared from [`SPLICE_BYTES_MIN`] on, copied below.
     pub fn raw(&mut self, bytes: &Bytes) {
         if bytes.len() < SPLICE_BYTES_MIN {
@@ -92,6 +102,7 @@ impl Writer {
         self.flush();
         self.chunk_bytes += bytes.len();
         self.chunks.push(bytes.clone());
+        self.make_room();
     }
 
     /// Bytes without a length, copied.
