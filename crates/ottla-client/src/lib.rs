@@ -1,1 +1,62 @@
-//! ottla-client.
+//! Ottla's client: the whole of KIP-98 for asynchronous Rust.
+//!
+//! | for | use | guarantees |
+//! |---|---|---|
+//! | writing once, whatever fails | [`Producer`] | idempotent: retries never duplicate, order per partition is kept |
+//! | writing many records and offsets as one | [`TransactionalProducer`] | all or nothing, zombies fenced off |
+//! | reading | [`Consumer`] | chosen partitions, `read_committed` by default |
+//! | everything else | [`Admin`] | topics, configs, offsets, transactions |
+//!
+//! Place in the walk: outside of it; this crate is what stands at the other end of the socket. It knows the
+//! protocol (`ottla-protocol`) and the operating system's door (`ottla-env`) and nothing of the broker, so that
+//! it works with any Kafka 2.5 or later (transactions need `transaction.version` 2: Kafka 4.0 or Ottla).
+//!
+//! Invariants: every queue and buffer has a bound that is a setting; a broker's answer is hostile input; a
+//! broker that is restarted is invisible but for the time it takes; every call says what happens when its
+//! future is dropped.
+//!
+//! Not here: group membership (consumers are given their partitions), TLS and SASL, share groups.
+//!
+//! ```no_run
+//! use ottla_client::{ClientSettings, Producer, ProducerSettings, Record};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = ClientSettings::new("127.0.0.1:9092")?;
+//! let producer = Producer::connect(ProducerSettings::new(client)).await?;
+//! let delivery = producer.send(Record::to("orders").key("alice").value("one lamp")).await?;
+//! println!("stored at {:?}", delivery.wait().await?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod backoff;
+mod cluster;
+mod connection;
+mod error;
+mod offsets;
+mod record;
+mod settings;
+
+pub mod admin;
+pub mod consumer;
+pub mod partitioner;
+pub mod producer;
+
+#[cfg(test)]
+mod scripted;
+
+pub use admin::Admin;
+pub use cluster::{Cluster, ClusterError, NodeAddress, TopicMetadata};
+pub use connection::{Connection, Finalized, Pending, Versions};
+pub use consumer::{
+    Consumer, ConsumerError, ConsumerRecord, ConsumerSettings, IsolationLevel, OffsetReset, StartAt,
+};
+pub use error::{CallError, ErrorClass};
+pub use offsets::{OffsetAndTimestamp, OffsetsError};
+pub use ottla_protocol::compression::Codec;
+pub use producer::{
+    Delivery, DeliveryError, Producer, ProducerSettings, RecordMetadata, SendError, Transaction,
+    TransactionError, TransactionalProducer, TransactionalSettings,
+};
+pub use record::{CommittedOffset, GroupMetadata, Header, OffsetToCommit, Record, TopicPartition};
+pub use settings::{ClientSettings, HostPort, SettingError};

@@ -1,0 +1,252 @@
+//! Metadata: brokers, topics, leaders; fetched when needed, when told to be wrong, or when old.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ottla_env::time::{self, Instant};
+use ottla_protocol::error::ErrorCode;
+use ottla_protocol::messages::metadata_request::MetadataRequestTopic;
+use ottla_protocol::messages::metadata_response::MetadataResponseTopic;
+use ottla_protocol::messages::{MetadataRequest, MetadataResponse};
+use ottla_protocol::types::{Text, Uuid};
+
+use super::{Cluster, ClusterError};
+use crate::connection::Versions;
+use crate::settings::HostPort;
+
+const METADATA: Versions = Versions::new(9, 13);
+
+/// Most topics whose metadata is kept; the oldest goes first.
+const TOPICS_MAX: usize = 10_000;
+
+/// A broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Its id.
+    pub node_id: i32,
+    /// Where it listens.
+    pub address: HostPort,
+}
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicMetadata {
+    /// Its name.
+    pub name: Text,
+    /// Its id; zero when the broker is too old to have ids.
+    pub topic_id: Uuid,
+    /// Whether it is one of Kafka's own.
+    pub is_internal: bool,
+    /// Leader of each partition by index; -1 when it has none at present.
+    pub leaders: Vec<i32>,
+    fetched_at: Instant,
+}
+
+impl TopicMetadata {
+    /// How many partitions it has.
+    pub fn partition_count(&self) -> i32 {
+        i32::try_from(self.leaders.len()).expect("partition indexes are 32 bit")
+    }
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    nodes: BTreeMap<i32, HostPort>,
+    topics: BTreeMap<Text, Arc<TopicMetadata>>,
+    controller_id: i32,
+    cluster_id: Option<Text>,
+    pub(super) coordinators: BTreeMap<(i8, Text), i32>,
+}
+
+impl View {
+    pub(super) fn address(&self, node_id: i32) -> Option<String> {
+        self.nodes.get(&node_id).map(ToString::to_string)
+    }
+
+    pub(super) fn node_ids(&self) -> Vec<i32> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Takes a node that a coordinator look-up named.
+    pub(super) fn learn(&mut self, node_id: i32, address: HostPort) {
+        self.nodes.insert(node_id, address);
+    }
+
+    fn take(&mut self, answer: &MetadataResponse) {
+        let nodes = answer.brokers.iter().filter_map(|broker| {
+            let port = u16::try_from(broker.port).ok()?;
+            Some((broker.node_id, HostPort { host: broker.host.to_string(), port }))
+        });
+        let nodes: BTreeMap<i32, HostPort> = nodes.collect();
+        if !nodes.is_empty() {
+            self.nodes = nodes;
+        }
+        self.controller_id = answer.controller_id;
+        self.cluster_id = answer.cluster_id.as_ref().map(Text::detached);
+        for topic in &answer.topics {
+            let Some(name) = topic.name.as_ref() else { continue };
+            match take_topic(topic, name.detached()) {
+                Some(metadata) => {
+                    self.topics.insert(metadata.name.clone(), Arc::new(metadata));
+                }
+                None => {
+                    self.topics.remove(name);
+                }
+            }
+        }
+        while self.topics.len() > TOPICS_MAX {
+            let oldest =
+                self.topics.values().min_by_key(|topic| topic.fetched_at).map(|topic| topic.name.clone());
+            self.topics.remove(&oldest.expect("the map is not empty"));
+        }
+    }
+}
+
+/// A topic's metadata, absent when the answer holds an error for it or has gaps in its partitions.
+fn take_topic(topic: &MetadataResponseTopic, name: Text) -> Option<TopicMetadata> {
+    if topic.error_code != 0 {
+        return None;
+    }
+    let mut leaders = vec![-1; topic.partitions.len()];
+    for partition in &topic.partitions {
+        let index = usize::try_from(partition.partition_index).ok()?;
+        *leaders.get_mut(index)? = partition.leader_id;
+    }
+    let (topic_id, is_internal) = (topic.topic_id, topic.is_internal);
+    Some(TopicMetadata { name, topic_id, is_internal, leaders, fetched_at: time::now() })
+}
+
+impl Cluster {
+    /// The brokers known at present.
+    pub fn nodes(&self) -> Vec<NodeAddress> {
+        let view = self.view();
+        view.nodes
+            .iter()
+            .map(|(id, address)| NodeAddress { node_id: *id, address: address.clone() })
+            .collect()
+    }
+
+    /// The id of the cluster, when its brokers told it.
+    pub fn cluster_id(&self) -> Option<Text> {
+        self.view().cluster_id.clone()
+    }
+
+    /// The broker that takes changes of topics, when it is known.
+    pub(crate) fn controller(&self) -> Option<i32> {
+        let view = self.view();
+        view.nodes.contains_key(&view.controller_id).then_some(view.controller_id)
+    }
+
+    /// A topic as it is known, fetched when unknown or old. A topic that does not exist is an error at once.
+    /// Cancel-safe.
+    pub async fn topic(&self, name: &Text) -> Result<Arc<TopicMetadata>, ClusterError> {
+        match self.cached_topic(name) {
+            Some(topic) => Ok(topic),
+            None => self.refresh_topic(name).await,
+        }
+    }
+
+    /// A topic from memory, absent when unknown or old.
+    pub(crate) fn cached_topic(&self, name: &Text) -> Option<Arc<TopicMetadata>> {
+        let max_age = self.settings().metadata_max_age;
+        self.view().topics.get(name).filter(|topic| topic.fetched_at.elapsed() < max_age).cloned()
+    }
+
+    /// The leader of a partition from memory; absent when unknown.
+    pub(crate) fn cached_leader(&self, topic: &Text, partition: i32) -> Option<i32> {
+        let topic = self.cached_topic(topic)?;
+        let leader = *topic.leaders.get(usize::try_from(partition).ok()?)?;
+        (leader >= 0).then_some(leader)
+    }
+
+    /// Whether a topic is known and every partition of it has a leader.
+    pub(crate) fn has_leaders(&self, topic: &Text) -> bool {
+        self.cached_topic(topic).is_some_and(|topic| topic.leaders.iter().all(|leader| *leader >= 0))
+    }
+
+    /// Forgets a topic, because a broker said that what we know is wrong.
+    pub(crate) fn forget_topic(&self, name: &Text) {
+        self.view().topics.remove(name);
+    }
+
+    /// Fetches a topic anew.
+    pub(crate) async fn refresh_topic(&self, name: &Text) -> Result<Arc<TopicMetadata>, ClusterError> {
+        let answer = self.refresh(std::slice::from_ref(name), self.deadline()).await?;
+        if let Some(topic) = self.cached_topic(name) {
+            return Ok(topic);
+        }
+        let code = answer.topics.iter().find(|topic| topic.name.as_ref() == Some(name)).map(|t| t.error_code);
+        match code.map(ErrorCode::from_code) {
+            None | Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
+                Err(ClusterError::NoSuchTopic { topic: name.clone(), problem: "does not exist".to_owned() })
+            }
+            Some(code) => Err(ClusterError::Refused { what: format!("metadata of topic `{name}`"), code }),
+        }
+    }
+
+    /// The leader of a partition, waiting until there is one.
+    pub(crate) async fn leader(&self, topic: &Text, partition: i32) -> Result<i32, ClusterError> {
+        let deadline = self.deadline();
+        let mut backoff = self.backoff();
+        loop {
+            let metadata = self.topic(topic).await?;
+            let leader = usize::try_from(partition).ok().and_then(|index| metadata.leaders.get(index));
+            match leader {
+                Some(leader) if *leader >= 0 => return Ok(*leader),
+                Some(_) => self.forget_topic(topic),
+                None => {
+                    let problem =
+                        format!("has {} partitions, no partition {partition}", metadata.partition_count());
+                    return Err(ClusterError::NoSuchTopic { topic: topic.clone(), problem });
+                }
+            }
+            let until = time::now() + backoff.next();
+            if until >= deadline {
+                let what = format!("leader of {topic}/{partition}");
+                return Err(ClusterError::Refused { what, code: ErrorCode::LeaderNotAvailable });
+            }
+            time::sleep_until(until).await;
+        }
+    }
+
+    /// All topics of the cluster, by name.
+    pub async fn list_topics(&self) -> Result<Vec<Arc<TopicMetadata>>, ClusterError> {
+        let request =
+            MetadataRequest { topics: None, allow_auto_topic_creation: false, ..Default::default() };
+        let answer = self.call_any(&request, METADATA, self.deadline()).await?;
+        self.view().take(&answer);
+        let mut topics: Vec<_> = answer
+            .topics
+            .iter()
+            .filter_map(|topic| take_topic(topic, topic.name.as_ref()?.detached()).map(Arc::new))
+            .collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
+    }
+
+    /// Fetches the brokers, and who is the controller.
+    pub(crate) async fn refresh_brokers(&self, deadline: Instant) -> Result<(), ClusterError> {
+        self.refresh(&[], deadline).await.map(|_| ())
+    }
+
+    /// Fetches the brokers and these topics, and keeps what it learns.
+    pub(super) async fn refresh(
+        &self,
+        names: &[Text],
+        deadline: Instant,
+    ) -> Result<MetadataResponse, ClusterError> {
+        let _single_file = self.inner.refreshing.lock().await;
+        let topics = names
+            .iter()
+            .map(|name| MetadataRequestTopic { name: Some(name.clone()), ..MetadataRequestTopic::default() });
+        let request = MetadataRequest {
+            topics: Some(topics.collect()),
+            allow_auto_topic_creation: false,
+            ..MetadataRequest::default()
+        };
+        let answer = self.call_any(&request, METADATA, deadline).await?;
+        self.view().take(&answer);
+        Ok(answer)
+    }
+}

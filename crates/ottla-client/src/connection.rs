@@ -1,0 +1,300 @@
+//! One connection to one broker: frames, correlation ids, pipelining, time-outs, version negotiation.
+//!
+//! Two tasks per connection, owned by the last clone of `Connection`: one writes queued frames, one reads
+//! answers and hands each to the oldest waiting request, since Kafka answers a connection in order.
+//!
+//! Invariants: a request's place in the queue of waiting answers is its place on the wire; at most
+//! `IN_FLIGHT_MAX` requests are outstanding; an answer buffer grows only as bytes arrive. Any violation, and any
+//! answer that is late, ends the connection: everything waiting fails at once with the reason.
+
+mod negotiate;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ottla_env::net;
+use ottla_env::spawn::{self, TaskHandle};
+use ottla_env::time::{self, Instant};
+use ottla_protocol::api::ApiKey;
+use ottla_protocol::codec::Reader;
+use ottla_protocol::frame;
+use ottla_protocol::header::{RequestHeader, ResponseHeader};
+use ottla_protocol::messages::{Message, Request};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use crate::error::CallError;
+use crate::settings::ClientSettings;
+
+use negotiate::Offered;
+pub use negotiate::{Finalized, Versions};
+
+/// Most requests of one connection without an answer.
+const IN_FLIGHT_MAX: usize = 128;
+/// Bytes that decoding an answer may allocate, beside four times its length.
+const DECODE_BUDGET_BYTES: usize = 1 << 20;
+
+/// A connection to a broker, negotiated. Clones share it; it is closed when the last one is dropped.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    out: mpsc::Sender<Vec<Bytes>>,
+    permits: Arc<Semaphore>,
+    settings: Arc<ClientSettings>,
+    offered: Offered,
+    tasks: [TaskHandle<()>; 2],
+}
+
+/// What the two tasks and the waiting requests share.
+#[derive(Debug)]
+struct Shared {
+    address: String,
+    state: Mutex<State>,
+    closed: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_correlation_id: i32,
+    waiting: VecDeque<Waiting>,
+    closed: Option<String>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    correlation_id: i32,
+    answer: oneshot::Sender<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.shared.close("it was closed by us");
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Ends the connection; the first reason is kept. Everything waiting fails.
+    fn close(&self, reason: impl Into<String>) {
+        let mut state = self.state();
+        if state.closed.is_none() {
+            state.closed = Some(reason.into());
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        drop(waiting);
+        self.closed.send_replace(true);
+    }
+
+    fn closed_error(&self, api: &'static str) -> CallError {
+        let reason = self.state().closed.clone().unwrap_or_else(|| "the answer was lost".to_owned());
+        CallError::Closed { address: self.address.clone(), api, reason }
+    }
+}
+
+impl Connection {
+    /// Connects to `host:port` and asks which versions are served. Dropping the future closes what was opened.
+    pub async fn connect(address: &str, settings: Arc<ClientSettings>) -> Result<Self, CallError> {
+        let failed = |reason: String| CallError::Connect { address: address.to_owned(), reason };
+        let stream = net::connect(address, settings.connection_setup_timeout)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let (read, write) = stream.into_split();
+        let shared = Arc::new(Shared {
+            address: address.to_owned(),
+            state: Mutex::default(),
+            closed: watch::Sender::new(false),
+        });
+        let (out, queue) = mpsc::channel(IN_FLIGHT_MAX);
+        let tasks = [
+            spawn::task("client-write", wire::run_writer(Arc::clone(&shared), write, queue)),
+            spawn::task(
+                "client-read",
+                wire::run_reader(Arc::clone(&shared), read, settings.answer_bytes_max),
+            ),
+        ];
+        let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+        let mut inner = Inner { shared, out, permits, settings, offered: Offered::nothing(), tasks };
+        inner.offered = negotiate::negotiate(&inner).await.map_err(|error| match error {
+            CallError::Closed { reason, .. } => failed(reason),
+            other => other,
+        })?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.inner.shared.state().closed.is_some()
+    }
+
+    /// The peer, as it was given.
+    pub fn address(&self) -> &str {
+        &self.inner.shared.address
+    }
+
+    /// The level a feature is finalized at, with the epoch it was learnt at; absent when it is not.
+    pub fn finalized(&self, feature: &str) -> Option<Finalized> {
+        self.inner.offered.finalized(feature)
+    }
+
+    /// The highest version both sides speak, within what the caller can use.
+    pub fn version<R: Request>(&self, usable: Versions) -> Result<i16, CallError> {
+        self.inner.offered.version::<R>(usable).map_err(|offered| CallError::Unsupported {
+            address: self.address().to_owned(),
+            api: R::NAME,
+            wanted: usable,
+            offered,
+        })
+    }
+
+    /// Queues a request, waiting for room among the outstanding ones. The order of calls on one connection is
+    /// the order on the wire. Dropping the future before it is ready leaves nothing queued.
+    pub async fn start<R: Request>(
+        &self,
+        request: &R,
+        version: i16,
+    ) -> Result<Pending<R::Response>, CallError> {
+        self.inner.start(request, version, self.inner.settings.request_timeout).await
+    }
+
+    /// Like `start`, for requests that the broker may hold back for `wait` on purpose.
+    pub async fn start_waiting<R: Request>(
+        &self,
+        request: &R,
+        version: i16,
+        wait: Duration,
+    ) -> Result<Pending<R::Response>, CallError> {
+        self.inner.start(request, version, self.inner.settings.request_timeout.saturating_add(wait)).await
+    }
+
+    /// Sends a request and waits for its answer. If the future is dropped, the request may still be carried out.
+    pub async fn call<R: Request>(&self, request: &R, usable: Versions) -> Result<R::Response, CallError> {
+        let version = self.version::<R>(usable)?;
+        self.start(request, version).await?.wait().await
+    }
+}
+
+impl Inner {
+    async fn start<R: Request>(
+        &self,
+        request: &R,
+        version: i16,
+        timeout: Duration,
+    ) -> Result<Pending<R::Response>, CallError> {
+        let deadline = time::now() + timeout;
+        let permit = time::timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await;
+        let Ok(permit) = permit else {
+            return Err(CallError::TimedOut {
+                address: self.shared.address.clone(),
+                api: R::NAME,
+                after: timeout,
+            });
+        };
+        let permit = permit.expect("this semaphore is never closed");
+        let (sender, answer) = oneshot::channel();
+        // the lock makes the place in the queue of answers and the place on the wire the same
+        let mut state = self.shared.state();
+        if state.closed.is_some() {
+            drop(state);
+            return Err(self.shared.closed_error(R::NAME));
+        }
+        let correlation_id = state.next_correlation_id;
+        state.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
+        let header =
+            RequestHeader::new(R::API, version, correlation_id, Some(self.settings.client_id.clone()));
+        let frame = frame::encode_request(&header, request)
+            .map_err(|error| CallError::Encode { api: R::NAME, detail: error.to_string() })?;
+        state.waiting.push_back(Waiting { correlation_id, answer: sender, _permit: permit });
+        let queued = self.out.try_send(frame);
+        drop(state);
+        if queued.is_err() {
+            self.shared.close("its writing side has ended");
+            return Err(self.shared.closed_error(R::NAME));
+        }
+        Ok(Pending {
+            shared: Arc::clone(&self.shared),
+            answer,
+            version,
+            deadline,
+            timeout,
+            key: R::API,
+            api: R::NAME,
+            response: PhantomData,
+        })
+    }
+}
+
+/// A request that was queued; its answer can be waited for.
+#[derive(Debug)]
+pub struct Pending<R> {
+    shared: Arc<Shared>,
+    answer: oneshot::Receiver<Bytes>,
+    version: i16,
+    deadline: Instant,
+    timeout: Duration,
+    key: ApiKey,
+    api: &'static str,
+    response: PhantomData<fn() -> R>,
+}
+
+impl<R: Message> Pending<R> {
+    /// The version the request was written in, and so the answer's.
+    pub fn version(&self) -> i16 {
+        self.version
+    }
+
+    /// Waits for the answer, at most until the request's time-out; then the connection is ended, because
+    /// answers come in order and none behind a lost one can be told apart. Cancel-safe: the wait can be taken up
+    /// again.
+    pub async fn wait(&mut self) -> Result<R, CallError> {
+        match time::timeout_at(self.deadline, &mut self.answer).await {
+            Ok(Ok(bytes)) => self.decode(bytes),
+            Ok(Err(_)) => Err(self.shared.closed_error(self.api)),
+            Err(_) => {
+                self.shared.close(format!(
+                    "{} was not answered within {} ms",
+                    self.api,
+                    self.timeout.as_millis()
+                ));
+                Err(CallError::TimedOut {
+                    address: self.shared.address.clone(),
+                    api: self.api,
+                    after: self.timeout,
+                })
+            }
+        }
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<R, CallError> {
+        let budget = bytes.len().saturating_mul(4).saturating_add(DECODE_BUDGET_BYTES);
+        let mut reader = Reader::with_budget(bytes, budget);
+        let decoded = ResponseHeader::decode(&mut reader, self.key, self.version)
+            .and_then(|_| R::decode(&mut reader, self.version));
+        decoded.map_err(|error| {
+            self.shared.close("it sent an answer that cannot be read");
+            CallError::Protocol {
+                address: self.shared.address.clone(),
+                api: self.api,
+                detail: error.to_string(),
+            }
+        })
+    }
+}

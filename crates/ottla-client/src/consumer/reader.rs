@@ -1,0 +1,127 @@
+//! Decodes what was fetched of one partition, batch by batch, as `poll` asks for it.
+
+use bytes::Bytes;
+use ottla_protocol::batch::{Batch, BatchError, BatchIter, parse_marker};
+use ottla_protocol::record::{Record, RecordIter, records_of};
+use ottla_protocol::types::Text;
+
+use super::ConsumerRecord;
+use super::isolation::{Isolation, Verdict};
+use crate::record::{Header, TopicPartition};
+
+/// A fetched stretch of one partition.
+#[derive(Debug)]
+pub(super) struct PartitionReader {
+    pub(super) topic_partition: TopicPartition,
+    pub(super) generation: u64,
+    batches: BatchIter,
+    isolation: Isolation,
+    /// The batch being read, and the offset behind its last.
+    open: Option<(RecordIter, i64)>,
+    start: i64,
+    position: i64,
+    decompressed_bytes_max: usize,
+}
+
+impl PartitionReader {
+    pub(super) fn new(
+        topic_partition: TopicPartition,
+        generation: u64,
+        position: i64,
+        bytes: Bytes,
+        isolation: Isolation,
+        decompressed_bytes_max: usize,
+    ) -> Self {
+        let batches = BatchIter::new(bytes);
+        let start = position;
+        Self {
+            topic_partition,
+            generation,
+            batches,
+            isolation,
+            open: None,
+            start,
+            position,
+            decompressed_bytes_max,
+        }
+    }
+
+    /// The offset behind what was read.
+    pub(super) fn position(&self) -> i64 {
+        self.position
+    }
+
+    /// Reads until `records` has `records_max`; true when the stretch is used up. An error says what is wrong at
+    /// the position; what was read before it stays.
+    pub(super) fn read(
+        &mut self,
+        records_max: usize,
+        records: &mut Vec<ConsumerRecord>,
+    ) -> Result<bool, String> {
+        loop {
+            if let Some((open, end)) = &mut self.open {
+                if records.len() >= records_max {
+                    return Ok(false);
+                }
+                match open.next() {
+                    Some(record) => {
+                        let record = record.map_err(|error| error.to_string())?;
+                        if record.offset >= self.position {
+                            self.position = record.offset + 1;
+                            records.push(shown(&self.topic_partition, record));
+                        }
+                        continue;
+                    }
+                    None => {
+                        // compaction may have removed the last records: the batch still covers their offsets
+                        self.position = self.position.max(*end);
+                        self.open = None;
+                    }
+                }
+            }
+            match self.batches.next() {
+                None => return Ok(true),
+                // a broker may cut the last batch at the limit it was given, but not the first
+                Some(Err(BatchError::Cut { .. })) if self.position > self.start => return Ok(true),
+                Some(Err(error)) => return Err(error.to_string()),
+                Some(Ok(batch)) => self.enter(&batch)?,
+            }
+        }
+    }
+
+    fn enter(&mut self, batch: &Batch) -> Result<(), String> {
+        batch.check_crc().map_err(|error| error.to_string())?;
+        let header = &batch.header;
+        let end = header.last_offset().saturating_add(1);
+        let is_abort = header.is_control() && {
+            let marker = parse_marker(header, &batch.tail()).map_err(|error| error.to_string())?;
+            marker.is_some_and(|marker| !marker.commit)
+        };
+        match self.isolation.judge(header, is_abort) {
+            Verdict::Skip => self.position = self.position.max(end),
+            Verdict::Show if end <= self.position => {}
+            Verdict::Show => {
+                let records = records_of(header, &batch.tail(), self.decompressed_bytes_max)
+                    .map_err(|error| error.to_string())?;
+                self.open = Some((records, end));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(topic_partition: &TopicPartition, record: Record) -> ConsumerRecord {
+    let headers = record.headers.into_iter().map(|header| {
+        let key = Text::from_utf8(header.key)
+            .unwrap_or_else(|bytes| Text::from(String::from_utf8_lossy(&bytes).into_owned()));
+        Header { key, value: header.value }
+    });
+    ConsumerRecord {
+        topic_partition: topic_partition.clone(),
+        offset: record.offset,
+        timestamp: record.timestamp,
+        key: record.key,
+        value: record.value,
+        headers: headers.collect(),
+    }
+}

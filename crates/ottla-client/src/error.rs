@@ -1,0 +1,122 @@
+//! Errors every part of the client shares, and what each asks of its reader: again, give up this transaction,
+//! or stop.
+
+use std::time::Duration;
+
+use ottla_protocol::error::ErrorCode;
+
+use crate::connection::Versions;
+
+/// What an error asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The same again may work; the client has already retried within its time-outs.
+    Retriable,
+    /// The transaction must be aborted; the next one may work.
+    Abortable,
+    /// Nothing more can be done with this object.
+    Fatal,
+}
+
+/// Why a request has no usable answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallError {
+    /// No connection could be made.
+    #[error("cannot connect to {address}: {reason}; is the broker running and is the address right?")]
+    Connect {
+        /// Where to.
+        address: String,
+        /// What the operating system or the peer said.
+        reason: String,
+    },
+    /// The connection ended before the answer came; whether the request was carried out is not known.
+    #[error("the connection to {address} ended before {api} was answered: {reason}")]
+    Closed {
+        /// The peer.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// Why it ended.
+        reason: String,
+    },
+    /// The answer did not come in time; the connection was given up.
+    #[error("{address} did not answer {api} within {} ms (request.timeout.ms); it may be overloaded or paused", after.as_millis())]
+    TimedOut {
+        /// The peer.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// How long it took.
+        after: Duration,
+    },
+    /// The peer answered something that is not Kafka's protocol.
+    #[error("{address} answered {api} with bytes that are not Kafka's protocol: {detail}")]
+    Protocol {
+        /// The peer.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// What was wrong.
+        detail: String,
+    },
+    /// The peer does not speak a version that we need.
+    #[error(
+        "{address} does not serve {api} in version {wanted} (it offers {offered}); the broker is too old or the call is not supported there"
+    )]
+    Unsupported {
+        /// The peer.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// What this client speaks.
+        wanted: Versions,
+        /// What the peer speaks.
+        offered: String,
+    },
+    /// The request cannot be written: a string or list is longer than the protocol allows.
+    #[error("cannot write {api}: {detail}")]
+    Encode {
+        /// The request.
+        api: &'static str,
+        /// What was wrong.
+        detail: String,
+    },
+}
+
+impl CallError {
+    /// Whether the same request may work later or elsewhere.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Closed { .. } | Self::TimedOut { .. } => true,
+            Self::Protocol { .. } | Self::Unsupported { .. } | Self::Encode { .. } => false,
+        }
+    }
+
+    /// Whether the request may have been carried out although no answer came.
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Closed { .. } | Self::TimedOut { .. } | Self::Protocol { .. } => true,
+            Self::Connect { .. } | Self::Unsupported { .. } | Self::Encode { .. } => false,
+        }
+    }
+}
+
+/// Codes that mean "ask for the metadata again": the leader or the topic is somewhere else.
+pub(crate) fn wants_metadata(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::UnknownTopicOrPartition
+            | ErrorCode::LeaderNotAvailable
+            | ErrorCode::NotLeaderOrFollower
+            | ErrorCode::FencedLeaderEpoch
+            | ErrorCode::UnknownLeaderEpoch
+            | ErrorCode::KafkaStorageError
+            | ErrorCode::UnknownTopicId
+            | ErrorCode::InconsistentTopicId
+    )
+}
+
+/// Codes that mean "look for the coordinator again".
+pub(crate) fn wants_coordinator(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)
+}

@@ -1,0 +1,126 @@
+//! A group's committed offsets, read and written at its coordinator.
+
+use std::collections::BTreeMap;
+
+use ottla_protocol::error::ErrorCode;
+use ottla_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use ottla_protocol::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use ottla_protocol::messages::{
+    OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+};
+use ottla_protocol::types::Text;
+
+use super::OffsetsError;
+use crate::cluster::{Cluster, CoordinatorKind};
+use crate::connection::Versions;
+use crate::record::{CommittedOffset, GroupMetadata, OffsetToCommit, TopicPartition};
+
+/// From batched groups to before topic ids.
+const OFFSET_FETCH: Versions = Versions::new(8, 9);
+/// Before topic ids.
+const OFFSET_COMMIT: Versions = Versions::new(7, 9);
+
+/// The stable committed offsets of a group: of these partitions, or of all it has when none are named. Waits
+/// while a transaction holds one of them open.
+pub(crate) async fn committed(
+    cluster: &Cluster,
+    group_id: &Text,
+    partitions: Option<&[TopicPartition]>,
+) -> Result<Vec<CommittedOffset>, OffsetsError> {
+    let topics = partitions.map(|partitions| {
+        let mut topics: BTreeMap<Text, OffsetFetchRequestTopics> = BTreeMap::new();
+        for at in partitions {
+            let topic = topics.entry(at.topic.clone()).or_default();
+            topic.name = at.topic.clone();
+            topic.partition_indexes.push(at.partition);
+        }
+        topics.into_values().collect()
+    });
+    let group =
+        OffsetFetchRequestGroup { group_id: group_id.clone(), topics, ..OffsetFetchRequestGroup::default() };
+    let group = OffsetFetchRequestGroup { member_epoch: -1, ..group };
+    let request =
+        OffsetFetchRequest { groups: vec![group], require_stable: true, ..OffsetFetchRequest::default() };
+    let answer = cluster
+        .call_coordinator(
+            CoordinatorKind::Group,
+            group_id,
+            &request,
+            OFFSET_FETCH,
+            cluster.deadline(),
+            fetch_code,
+        )
+        .await?;
+    match fetch_code(&answer) {
+        ErrorCode::None => Ok(committed_offsets(&answer)),
+        code => Err(OffsetsError::Group { group_id: group_id.clone(), code }),
+    }
+}
+
+fn committed_offsets(answer: &OffsetFetchResponse) -> Vec<CommittedOffset> {
+    let topics = answer.groups.iter().flat_map(|group| &group.topics);
+    let partitions =
+        topics.flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)));
+    let offsets = partitions.map(|(topic, partition)| CommittedOffset {
+        topic_partition: TopicPartition::new(topic.name.detached(), partition.partition_index),
+        offset: (partition.committed_offset >= 0).then_some(partition.committed_offset),
+        metadata: partition.metadata.as_ref().map_or(Text::EMPTY, Text::detached),
+    });
+    offsets.collect()
+}
+
+fn fetch_code(answer: &OffsetFetchResponse) -> ErrorCode {
+    let groups = answer.groups.iter().map(|group| group.error_code);
+    let partitions = answer.groups.iter().flat_map(|group| &group.topics).flat_map(|topic| &topic.partitions);
+    first(groups.chain(partitions.map(|partition| partition.error_code)))
+}
+
+/// Commits offsets for a group.
+pub(crate) async fn commit(
+    cluster: &Cluster,
+    group: &GroupMetadata,
+    offsets: &[OffsetToCommit],
+) -> Result<(), OffsetsError> {
+    let mut topics: BTreeMap<Text, OffsetCommitRequestTopic> = BTreeMap::new();
+    for offset in offsets {
+        let topic = topics.entry(offset.topic_partition.topic.clone()).or_default();
+        topic.name = offset.topic_partition.topic.clone();
+        topic.partitions.push(OffsetCommitRequestPartition {
+            partition_index: offset.topic_partition.partition,
+            committed_offset: offset.offset,
+            committed_metadata: Some(offset.metadata.clone()),
+            ..OffsetCommitRequestPartition::default()
+        });
+    }
+    let request = OffsetCommitRequest {
+        group_id: group.group_id.clone(),
+        generation_id_or_member_epoch: group.generation_id,
+        member_id: group.member_id.clone(),
+        group_instance_id: group.group_instance_id.clone(),
+        topics: topics.into_values().collect(),
+        ..OffsetCommitRequest::default()
+    };
+    let deadline = cluster.deadline();
+    let key = &group.group_id;
+    let answer = cluster
+        .call_coordinator(CoordinatorKind::Group, key, &request, OFFSET_COMMIT, deadline, commit_code)
+        .await?;
+    match commit_code(&answer) {
+        ErrorCode::None => Ok(()),
+        code => Err(OffsetsError::Group { group_id: group.group_id.clone(), code }),
+    }
+}
+
+fn commit_code(answer: &OffsetCommitResponse) -> ErrorCode {
+    let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+    first(partitions.map(|partition| partition.error_code))
+}
+
+/// The first error: one that cannot be retried before one that can.
+fn first(codes: impl Iterator<Item = i16> + Clone) -> ErrorCode {
+    let mut errors = codes.map(ErrorCode::from_code).filter(|code| !code.is_none());
+    let first = errors.clone().find(|code| !code.is_retriable());
+    first.or_else(|| errors.next()).unwrap_or(ErrorCode::None)
+}

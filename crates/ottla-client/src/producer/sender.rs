@@ -1,0 +1,334 @@
+//! The sender: one task that owns every sequence number of a producer, sends batches and reads the answers.
+//!
+//! One loop: take orders, give up what is too old, send what is due, wait for work, an answer or a time. Requests
+//! in flight are tasks of a group that belongs to the sender, and report through one bounded channel.
+//!
+//! Invariant: after a failure that leaves a hole in the sequences of an idempotent producer, nothing new is sent
+//! until everything open is resolved; then a new producer id begins at sequence 0. A transactional producer never
+//! does that: its transaction fails and is aborted.
+
+mod answers;
+mod nodes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ottla_env::spawn::TaskGroup;
+use ottla_env::time::{self, Instant};
+use ottla_protocol::batch::Producer as BatchProducer;
+use ottla_protocol::messages::ProduceResponse;
+use ottla_protocol::types::{Text, Uuid};
+use tokio::sync::mpsc;
+
+use super::accumulator::{Accumulator, Identity, NewBatch};
+use super::delivery::DeliveryError;
+use super::init_idempotent;
+use super::partition_queue::PartitionQueue;
+use super::settings::ProducerSettings;
+use crate::cluster::{Cluster, ClusterError};
+use crate::connection::Connection;
+use crate::error::CallError;
+use crate::record::TopicPartition;
+use nodes::Node;
+
+/// Reports that may wait for the sender. Each task sends one and ends, so that a full channel only delays them.
+const REPORTS_MAX: usize = 64;
+/// Longest the sender sleeps without looking around.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// What tasks report.
+#[derive(Debug)]
+enum Report {
+    Answered { node_id: i32, sent: Vec<Sent>, result: Result<ProduceResponse, CallError> },
+    Connected { node_id: i32, result: Result<Connection, CallError> },
+    Refreshed { topic: Text, result: Result<(), ClusterError> },
+    Identity(Result<Identity, ClusterError>),
+}
+
+/// One partition's batch of a request.
+#[derive(Clone, Debug)]
+struct Sent {
+    topic_partition: TopicPartition,
+    topic_id: Uuid,
+    batch_id: u64,
+}
+
+/// Where an idempotent producer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Sequences have no hole.
+    Normal,
+    /// Resolving what is open under the old producer id.
+    Draining,
+    /// Asking for a new producer id.
+    Renewing,
+}
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    cluster: Cluster,
+    settings: Arc<ProducerSettings>,
+    accumulator: Arc<Accumulator>,
+    identity: Identity,
+    generation: u64,
+    discarding: bool,
+    queues: BTreeMap<TopicPartition, PartitionQueue>,
+    nodes: BTreeMap<i32, Node>,
+    /// Topics whose metadata is being fetched.
+    refreshing: BTreeMap<Text, ()>,
+    phase: Phase,
+    tasks: TaskGroup,
+    reports: mpsc::Receiver<Report>,
+    report: mpsc::Sender<Report>,
+}
+
+/// A batch that is to go out now.
+struct Outgoing {
+    sent: Sent,
+    bytes: Bytes,
+}
+
+impl Sender {
+    pub(super) fn new(
+        cluster: Cluster,
+        settings: Arc<ProducerSettings>,
+        accumulator: Arc<Accumulator>,
+    ) -> Self {
+        let (identity, generation, discarding) = accumulator.orders();
+        let (report, reports) = mpsc::channel(REPORTS_MAX);
+        Self {
+            cluster,
+            settings,
+            accumulator,
+            identity,
+            generation,
+            discarding,
+            queues: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            refreshing: BTreeMap::new(),
+            phase: Phase::Normal,
+            tasks: TaskGroup::new(),
+            reports,
+            report,
+        }
+    }
+
+    /// Runs until it is aborted: the producer owns the task.
+    pub(super) async fn run(mut self) {
+        let accumulator = Arc::clone(&self.accumulator);
+        loop {
+            self.take_orders();
+            self.give_up_old(time::now());
+            self.renew_when_drained();
+            let next = self.send_due(time::now()).await;
+            tokio::select! {
+                report = self.reports.recv() => {
+                    self.handle(report.expect("the sender holds the other end"));
+                    while let Ok(report) = self.reports.try_recv() {
+                        self.handle(report);
+                    }
+                }
+                () = accumulator.work.notified() => {}
+                () = time::sleep_until(next) => {}
+            }
+        }
+    }
+
+    fn is_transactional(&self) -> bool {
+        self.identity.transactional_id.is_some()
+    }
+
+    /// A new transaction begins with a new identity; a failed one gives up what is not in flight.
+    fn take_orders(&mut self) {
+        let (identity, generation, discarding) = self.accumulator.orders();
+        self.discarding = discarding;
+        if generation != self.generation {
+            self.generation = generation;
+            self.identity = identity;
+            self.queues.clear();
+        }
+        if self.discarding {
+            let aborted = |topic_partition: &TopicPartition| DeliveryError::Aborted {
+                topic_partition: topic_partition.clone(),
+            };
+            for batch in self.accumulator.take_old(time::now(), true) {
+                let error = aborted(&batch.topic_partition);
+                self.accumulator.complete(batch.split().1, Err(error));
+            }
+            for (topic_partition, queue) in &mut self.queues {
+                for given_up in queue.give_up(|_| true).0 {
+                    self.accumulator.complete(given_up.receipt, Err(aborted(topic_partition)));
+                }
+            }
+        }
+    }
+
+    /// Ends batches that are older than `delivery.timeout.ms`.
+    fn give_up_old(&mut self, now: Instant) {
+        let Some(before) = now.checked_sub(self.settings.delivery_timeout) else { return };
+        let timed_out = |topic_partition: &TopicPartition, created: Instant, last: String, may_exist| {
+            let last = if last.is_empty() { "no leader was reached".to_owned() } else { last };
+            let waited_ms = now.saturating_duration_since(created).as_millis();
+            DeliveryError::TimedOut { topic_partition: topic_partition.clone(), waited_ms, last, may_exist }
+        };
+        let mut failures = Vec::new();
+        for batch in self.accumulator.take_old(before, false) {
+            let error = timed_out(&batch.topic_partition, batch.created, String::new(), false);
+            failures.push((batch.split().1, error));
+        }
+        let mut holes = false;
+        for (topic_partition, queue) in &mut self.queues {
+            let (given_up, gap) = queue.give_up(|created| created <= before);
+            holes |= gap;
+            for batch in given_up {
+                let error = timed_out(topic_partition, batch.created, batch.last_error, batch.may_exist);
+                failures.push((batch.receipt, error));
+            }
+        }
+        for (receipt, error) in failures {
+            if self.is_transactional() {
+                self.accumulator.fail(error.clone());
+            }
+            self.accumulator.complete(receipt, Err(error));
+        }
+        if holes && !self.is_transactional() {
+            self.drain();
+        }
+    }
+
+    /// An idempotent producer's sequences have a hole.
+    fn drain(&mut self) {
+        if self.phase == Phase::Normal {
+            tracing::warn!(
+                producer_id = self.identity.producer_id,
+                "sequences have a hole, taking a new producer id"
+            );
+            self.phase = Phase::Draining;
+        }
+    }
+
+    fn renew_when_drained(&mut self) {
+        if self.phase != Phase::Draining || !self.queues.values().all(PartitionQueue::is_settled) {
+            return;
+        }
+        self.phase = Phase::Renewing;
+        let (cluster, report) = (self.cluster.clone(), self.report.clone());
+        self.tasks.spawn("producer-renew", async move {
+            let result = init_idempotent(&cluster).await;
+            let _ = report.send(Report::Identity(result)).await; // the sender has ended: fine
+        });
+    }
+
+    fn handle(&mut self, report: Report) {
+        match report {
+            Report::Answered { node_id, sent, result } => self.handle_answer(node_id, sent, result),
+            Report::Connected { node_id, result } => self.handle_connected(node_id, result),
+            Report::Refreshed { topic, result } => {
+                self.refreshing.remove(&topic);
+                if let Err(error) = result {
+                    tracing::debug!(%topic, %error, "metadata not refreshed, will be repeated");
+                }
+            }
+            Report::Identity(Ok(identity)) => {
+                self.identity = identity.clone();
+                self.accumulator.set_identity(identity);
+                self.queues.values_mut().for_each(|queue| queue.restart(&self.identity));
+                self.phase = Phase::Normal;
+            }
+            Report::Identity(Err(error)) => {
+                tracing::warn!(%error, "no new producer id yet, will be repeated");
+                self.phase = Phase::Draining;
+            }
+        }
+    }
+
+    /// Sends everything that is due and says when to look again.
+    async fn send_due(&mut self, now: Instant) -> Instant {
+        let mut next = now + LOOK_AROUND;
+        if self.phase == Phase::Renewing {
+            return next;
+        }
+        let mut by_node: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
+        let mut partitions = self.accumulator.partitions();
+        partitions
+            .extend(self.queues.iter().filter(|(_, queue)| queue.is_recovering()).map(|(at, _)| at.clone()));
+        partitions.sort_unstable();
+        partitions.dedup();
+        for topic_partition in partitions {
+            let queue = self.queues.entry(topic_partition.clone()).or_default();
+            next = next
+                .min(queue.oldest_waiting().map_or(next, |oldest| oldest + self.settings.delivery_timeout));
+            if let Some(not_before) = queue.not_before.filter(|not_before| *not_before > now) {
+                next = next.min(not_before);
+                continue;
+            }
+            match self.cluster.cached_leader(&topic_partition.topic, topic_partition.partition) {
+                Some(leader) => by_node.entry(leader).or_default().push(topic_partition),
+                None => self.refresh(topic_partition.topic.clone()),
+            }
+        }
+        for (node_id, partitions) in by_node {
+            self.send_to(node_id, partitions, now, &mut next).await;
+        }
+        self.queues.retain(|_, queue| !queue.is_empty() || queue.next_sequence() != 0);
+        next.max(now + Duration::from_micros(100))
+    }
+
+    fn refresh(&mut self, topic: Text) {
+        if self.refreshing.insert(topic.clone(), ()).is_some() {
+            return;
+        }
+        let (cluster, report) = (self.cluster.clone(), self.report.clone());
+        let pause = self.settings.client.retry_backoff;
+        self.tasks.spawn("producer-metadata", async move {
+            let result = cluster.refresh_topic(&topic).await.map(|_| ());
+            if result.is_err() || !cluster.has_leaders(&topic) {
+                time::sleep(pause).await;
+            }
+            let _ = report.send(Report::Refreshed { topic, result }).await; // the sender has ended: fine
+        });
+    }
+
+    /// What a partition has to send now: a repetition first, else a new batch.
+    fn next_batch(
+        &mut self,
+        topic_partition: &TopicPartition,
+        now: Instant,
+        next: &mut Instant,
+    ) -> Option<(u64, Bytes)> {
+        let queue = self.queues.get_mut(topic_partition)?;
+        if let Some(again) = queue.resend() {
+            return Some(again);
+        }
+        if self.phase != Phase::Normal || queue.is_recovering() || queue.len() >= self.settings.max_in_flight
+        {
+            return None;
+        }
+        match self.accumulator.take(topic_partition, self.generation, now) {
+            Ok(batch) => Some(assign(queue, &self.identity, batch)),
+            Err(Some(due)) => {
+                *next = (*next).min(due);
+                None
+            }
+            Err(None) => None,
+        }
+    }
+}
+
+/// Gives a new batch its sequence.
+fn assign(queue: &mut PartitionQueue, identity: &Identity, batch: NewBatch) -> (u64, Bytes) {
+    let created = batch.created;
+    let (mut builder, receipt) = batch.split();
+    let (id, records) = (receipt.id, builder.records_count());
+    builder.set_producer(BatchProducer {
+        producer_id: identity.producer_id,
+        producer_epoch: identity.producer_epoch,
+        base_sequence: queue.next_sequence(),
+        transactional: identity.transactional_id.is_some(),
+    });
+    let bytes = builder.build();
+    queue.push_sent(receipt, bytes.clone(), created, records);
+    (id, bytes)
+}

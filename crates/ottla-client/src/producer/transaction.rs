@@ -1,0 +1,306 @@
+//! Transactions (KIP-98, KIP-890): records and offsets over many partitions that become visible together.
+//!
+//! This client speaks protocol version 2 only: the first record or offset of a partition adds it, every end of a
+//! transaction moves the producer epoch on, and each epoch's sequences begin at 0. So a late request of an earlier
+//! transaction can never reach a later one.
+//!
+//! Invariants: at most one transaction is open (the borrow checker sees to that); a decision is sent only when
+//! everything handed in has its outcome; a decision that was sent once is repeated, with the same epoch, until the
+//! coordinator answers, and never changed.
+
+use ottla_env::time;
+use ottla_protocol::error::ErrorCode;
+use ottla_protocol::messages::InitProducerIdRequest;
+use ottla_protocol::types::Text;
+
+use super::accumulator::Identity;
+use super::delivery::{Delivery, DeliveryError};
+use super::settings::TransactionalSettings;
+use super::{Core, INIT_PRODUCER_ID, SendError};
+use crate::cluster::{Cluster, ClusterError, CoordinatorKind};
+use crate::error::ErrorClass;
+use crate::record::{GroupMetadata, OffsetToCommit, Record};
+
+/// Why a transaction, or its producer, cannot go on.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum TransactionError {
+    /// Another producer took the transactional id, or the coordinator gave this one up after its time-out.
+    #[error(
+        "the producer of transactional id `{transactional_id}` was fenced off ({code} on {during}): another producer \
+         has taken the id, or the transaction was open for longer than transaction.timeout.ms; stop, or make a new \
+         producer"
+    )]
+    Fenced {
+        /// The id.
+        transactional_id: Text,
+        /// What the broker said.
+        code: ErrorCode,
+        /// To which request.
+        during: &'static str,
+    },
+    /// Nothing was written: the transaction has been aborted.
+    #[error("the transaction was aborted: {cause}")]
+    Aborted {
+        /// What went wrong first.
+        cause: String,
+    },
+    /// The transaction has failed and must be aborted.
+    #[error("the transaction has failed and must be aborted: {cause}")]
+    MustAbort {
+        /// What went wrong first.
+        cause: String,
+    },
+    /// The coordinator did not answer in time; whether it decided is not known.
+    #[error(
+        "no answer to the {} of a transaction of `{transactional_id}` within {waited_ms} ms: {last}; its outcome is \
+         not known. Call `resolve`, or make a new producer, which ends it",
+        if *commit { "commit" } else { "abort" }
+    )]
+    Unknown {
+        /// The id.
+        transactional_id: Text,
+        /// The decision that was asked for.
+        commit: bool,
+        /// How long it was tried.
+        waited_ms: u128,
+        /// The last failure.
+        last: String,
+    },
+    /// The broker cannot do it, now or ever.
+    #[error("the broker refused {during} for transactional id `{transactional_id}`: {code}")]
+    Refused {
+        /// The id.
+        transactional_id: Text,
+        /// What it said.
+        code: ErrorCode,
+        /// To which request.
+        during: &'static str,
+    },
+    /// The cluster has no transactions of protocol version 2.
+    #[error(
+        "the cluster's transaction.version is {level}; this client needs 2: upgrade the brokers and finalize the \
+         feature, or write without transactions"
+    )]
+    NotSupported {
+        /// The finalized level.
+        level: i16,
+    },
+    /// The cluster cannot be asked.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+impl TransactionError {
+    /// What it asks for.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Aborted { .. } | Self::MustAbort { .. } => ErrorClass::Abortable,
+            Self::Unknown { .. } => ErrorClass::Retriable,
+            Self::Cluster(error) if error.is_retriable() => ErrorClass::Retriable,
+            Self::Fenced { .. } | Self::Refused { .. } | Self::NotSupported { .. } | Self::Cluster(_) => {
+                ErrorClass::Fatal
+            }
+        }
+    }
+}
+
+/// A producer with a name that survives crashes. Making one ends whatever an earlier producer of that name left
+/// open, and fences it off.
+///
+/// ```no_run
+/// # use ottla_client::{ClientSettings, GroupMetadata, OffsetToCommit, Record, TopicPartition};
+/// # use ottla_client::{TransactionalProducer, TransactionalSettings};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// let mut producer = TransactionalProducer::init(TransactionalSettings::new(client, "worker-1")).await?;
+/// let transaction = producer.begin().await?;
+/// transaction.send(Record::to("totals").key("alice").value("3")).await?;
+/// let done = OffsetToCommit::new(TopicPartition::new("orders", 0), 42);
+/// transaction.send_offsets(&[done], &GroupMetadata::without_members("workers")).await?;
+/// transaction.commit().await?; // everything, or an error and nothing
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A transaction is used up by its end, and there is only one at a time:
+///
+/// ```compile_fail
+/// # async fn example(mut producer: ottla_client::TransactionalProducer) {
+/// let one = producer.begin().await.unwrap();
+/// let two = producer.begin().await.unwrap();
+/// one.commit().await.unwrap();
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TransactionalProducer {
+    pub(super) core: Core,
+    pub(super) settings: TransactionalSettings,
+    /// A transaction was begun and neither committed nor aborted: its `Transaction` was dropped.
+    open: bool,
+    /// A decision that was asked for and not answered yet.
+    pub(super) undecided: Option<bool>,
+    /// Nothing works any more.
+    pub(super) fatal: Option<TransactionError>,
+}
+
+impl TransactionalProducer {
+    /// Connects, takes the transactional id over and ends what was left open under it, waiting for that up to
+    /// `default.api.timeout.ms`. Cancel-safe: a call that was given up may have fenced off the former producer.
+    pub async fn init(settings: TransactionalSettings) -> Result<Self, TransactionError> {
+        settings.check().map_err(ClusterError::from)?;
+        let cluster = Cluster::connect(settings.producer.client.clone()).await?;
+        let level = cluster.finalized("transaction.version").await?.map_or(0, |finalized| finalized.level);
+        if level < 2 {
+            return Err(TransactionError::NotSupported { level });
+        }
+        let identity = init_transactional(&cluster, &settings).await?;
+        let core = Core::start(cluster, settings.producer.clone(), identity);
+        Ok(Self { core, settings, open: false, undecided: None, fatal: None })
+    }
+
+    /// The producer id and epoch in use; both may change with each transaction.
+    pub fn producer_id_and_epoch(&self) -> (i64, i16) {
+        let identity = self.core.accumulator.identity();
+        (identity.producer_id, identity.producer_epoch)
+    }
+
+    /// The transactional id.
+    pub fn transactional_id(&self) -> &Text {
+        &self.settings.transactional_id
+    }
+
+    /// Begins a transaction. One that was dropped without an end is aborted first; one whose end is not known is
+    /// an error until `resolve` has been called. Cancel-safe.
+    pub async fn begin(&mut self) -> Result<Transaction<'_>, TransactionError> {
+        self.check()?;
+        if let Some(commit) = self.undecided {
+            return Err(self.unknown(commit, 0, "it has not been resolved".to_owned()));
+        }
+        if self.open {
+            self.end(false).await?;
+        }
+        let identity = self.core.accumulator.identity();
+        self.core.accumulator.begin(identity);
+        self.open = true;
+        Ok(Transaction { producer: self })
+    }
+
+    /// Repeats a decision whose outcome is not known, until the coordinator answers or `delivery.timeout.ms` has
+    /// passed. `true`: it was a commit and everything is visible. Does nothing when no outcome is open.
+    /// Cancel-safe.
+    pub async fn resolve(&mut self) -> Result<bool, TransactionError> {
+        self.check()?;
+        match self.undecided {
+            Some(commit) => {
+                self.end(commit).await?;
+                Ok(commit)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn check(&self) -> Result<(), TransactionError> {
+        self.fatal.clone().map_or(Ok(()), Err)
+    }
+
+    /// The transaction's end was answered.
+    pub(super) fn ended(&mut self, identity: Identity) {
+        self.undecided = None;
+        self.open = false;
+        self.core.accumulator.begin(identity);
+    }
+
+    pub(super) fn unknown(&self, commit: bool, waited_ms: u128, last: String) -> TransactionError {
+        let transactional_id = self.settings.transactional_id.clone();
+        TransactionError::Unknown { transactional_id, commit, waited_ms, last }
+    }
+}
+
+/// An open transaction. It ends with `commit` or `abort`; when it is dropped, the next `begin` aborts it, or the
+/// coordinator after `transaction.timeout.ms`.
+#[derive(Debug)]
+#[must_use = "a transaction that is dropped is aborted"]
+pub struct Transaction<'a> {
+    producer: &'a mut TransactionalProducer,
+}
+
+impl Transaction<'_> {
+    /// Takes a record into the transaction, waiting for room in the buffer up to `max.block.ms`. Dropping the
+    /// future before it is ready leaves the record out.
+    pub async fn send(&self, record: Record) -> Result<Delivery, SendError> {
+        self.producer.core.send(record).await
+    }
+
+    /// Makes a group's offsets part of the transaction. With a member's metadata the broker refuses them when the
+    /// member has been replaced (KIP-447). Retries inside; after a failure the transaction must be aborted.
+    /// If the future is dropped, the offsets may be part of the transaction.
+    pub async fn send_offsets(
+        &self,
+        offsets: &[OffsetToCommit],
+        group: &GroupMetadata,
+    ) -> Result<(), TransactionError> {
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        self.producer.send_offsets(offsets, group).await
+    }
+
+    /// Sends everything at once and waits until it is written, without ending the transaction. An error means
+    /// that the transaction must be aborted. Cancel-safe.
+    pub async fn flush(&self) -> Result<(), DeliveryError> {
+        self.producer.core.accumulator.flush().await;
+        self.producer.core.accumulator.failure().map_or(Ok(()), Err)
+    }
+
+    /// Writes what is buffered and commits. `Ok`: everything is visible to `read_committed` readers.
+    /// `Aborted`: something could not be written, the transaction was aborted, the next may be begun. `Unknown`:
+    /// no answer within `delivery.timeout.ms`; see `TransactionalProducer::resolve`. If the future is dropped,
+    /// the transaction may be committed; `begin` then asks for `resolve` or aborts, as is right.
+    pub async fn commit(self) -> Result<(), TransactionError> {
+        self.producer.core.accumulator.flush().await;
+        if let Some(failure) = self.producer.core.accumulator.failure() {
+            self.producer.end(false).await?;
+            return Err(TransactionError::Aborted { cause: failure.to_string() });
+        }
+        self.producer.end(true).await
+    }
+
+    /// Gives up what is buffered and aborts: nothing of it will ever be visible to `read_committed` readers. If
+    /// the future is dropped, the next `begin` finishes it.
+    pub async fn abort(self) -> Result<(), TransactionError> {
+        self.producer.end(false).await
+    }
+}
+
+/// Takes over the transactional id.
+async fn init_transactional(
+    cluster: &Cluster,
+    settings: &TransactionalSettings,
+) -> Result<Identity, TransactionError> {
+    let transactional_id = settings.transactional_id.clone();
+    let request = InitProducerIdRequest {
+        transactional_id: Some(transactional_id.clone()),
+        transaction_timeout_ms: i32::try_from(settings.transaction_timeout.as_millis()).unwrap_or(i32::MAX),
+        producer_epoch: -1,
+        ..InitProducerIdRequest::default()
+    };
+    let started = time::now();
+    let answer = cluster
+        .call_coordinator(
+            CoordinatorKind::Transaction,
+            &transactional_id,
+            &request,
+            INIT_PRODUCER_ID,
+            cluster.deadline(),
+            |answer| ErrorCode::from_code(answer.error_code),
+        )
+        .await?;
+    match ErrorCode::from_code(answer.error_code) {
+        ErrorCode::None => {
+            tracing::debug!(%transactional_id, producer_id = answer.producer_id, waited = ?started.elapsed(), "took over");
+            let (producer_id, producer_epoch) = (answer.producer_id, answer.producer_epoch);
+            Ok(Identity { producer_id, producer_epoch, transactional_id: Some(transactional_id) })
+        }
+        code => Err(TransactionError::Refused { transactional_id, code, during: "InitProducerId" }),
+    }
+}

@@ -1,0 +1,207 @@
+//! The two requests of a transaction beside Produce: its offsets, and its end.
+
+use std::collections::BTreeMap;
+
+use ottla_env::time;
+use ottla_protocol::error::ErrorCode;
+use ottla_protocol::messages::txn_offset_commit_request::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use ottla_protocol::messages::{
+    EndTxnRequest, EndTxnResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+};
+use ottla_protocol::types::Text;
+
+use super::accumulator::Identity;
+use super::transaction::{TransactionError, TransactionalProducer};
+use crate::cluster::{ClusterError, CoordinatorKind};
+use crate::connection::Versions;
+use crate::record::{GroupMetadata, OffsetToCommit, TopicPartition};
+
+/// From 5 on the epoch moves with each end.
+const END_TXN: Versions = Versions::new(5, 5);
+/// From 5 on the group is added to the transaction by this request itself; 6 names topics by id.
+const TXN_OFFSET_COMMIT: Versions = Versions::new(5, 6);
+/// Last version that names topics.
+const TXN_OFFSET_COMMIT_BY_NAME: Versions = Versions::new(5, 5);
+
+impl TransactionalProducer {
+    /// Ends the transaction: gives up what is not sent (it is all sent when this is a commit), waits for what is
+    /// in flight, sends the decision until it is answered.
+    pub(super) async fn end(&mut self, commit: bool) -> Result<(), TransactionError> {
+        if self.undecided.is_none() {
+            if !commit {
+                self.core.accumulator.discard().await;
+            }
+            if !self.core.accumulator.touched() {
+                let identity = self.core.accumulator.identity();
+                self.ended(identity);
+                return Ok(());
+            }
+        }
+        self.undecided = Some(commit);
+        let started = time::now();
+        let answer = self.decide(commit).await;
+        let waited_ms = started.elapsed().as_millis();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.is_retriable() => {
+                return Err(self.unknown(commit, waited_ms, error.to_string()));
+            }
+            Err(error) => return Err(self.fail(error.into())),
+        };
+        let code = ErrorCode::from_code(answer.error_code);
+        match code {
+            ErrorCode::None => {
+                self.ended(Identity {
+                    producer_id: answer.producer_id,
+                    producer_epoch: answer.producer_epoch,
+                    transactional_id: Some(self.settings.transactional_id.clone()),
+                });
+                Ok(())
+            }
+            code if code.is_retriable() || code == ErrorCode::ConcurrentTransactions => {
+                Err(self.unknown(commit, waited_ms, format!("the coordinator answered {code}")))
+            }
+            ErrorCode::TransactionAbortable if commit => {
+                self.undecided = None;
+                Box::pin(self.end(false)).await?;
+                Err(TransactionError::Aborted { cause: format!("the coordinator answered {code}") })
+            }
+            code => Err(self.fail(self.refusal(code, "EndTxn"))),
+        }
+    }
+
+    async fn decide(&self, commit: bool) -> Result<EndTxnResponse, ClusterError> {
+        let identity = self.core.accumulator.identity();
+        let request = EndTxnRequest {
+            transactional_id: self.settings.transactional_id.clone(),
+            producer_id: identity.producer_id,
+            producer_epoch: identity.producer_epoch,
+            committed: commit,
+            ..EndTxnRequest::default()
+        };
+        let deadline = time::now() + self.settings.producer.delivery_timeout;
+        let key = &self.settings.transactional_id;
+        self.core
+            .cluster
+            .call_coordinator(CoordinatorKind::Transaction, key, &request, END_TXN, deadline, |answer| {
+                ErrorCode::from_code(answer.error_code)
+            })
+            .await
+    }
+
+    fn fail(&mut self, error: TransactionError) -> TransactionError {
+        self.fatal = Some(error.clone());
+        error
+    }
+
+    /// A code that ends the producer.
+    fn refusal(&self, code: ErrorCode, during: &'static str) -> TransactionError {
+        let transactional_id = self.settings.transactional_id.clone();
+        match code {
+            ErrorCode::ProducerFenced
+            | ErrorCode::InvalidProducerEpoch
+            | ErrorCode::InvalidProducerIdMapping => {
+                TransactionError::Fenced { transactional_id, code, during }
+            }
+            code => TransactionError::Refused { transactional_id, code, during },
+        }
+    }
+
+    pub(super) async fn send_offsets(
+        &self,
+        offsets: &[OffsetToCommit],
+        group: &GroupMetadata,
+    ) -> Result<(), TransactionError> {
+        self.core.accumulator.touch();
+        let request = self.offsets_request(offsets, group).await?;
+        let by_name = request.topics.iter().any(|topic| topic.topic_id.is_zero());
+        let usable = if by_name { TXN_OFFSET_COMMIT_BY_NAME } else { TXN_OFFSET_COMMIT };
+        let cluster = &self.core.cluster;
+        let answer = cluster
+            .call_coordinator(
+                CoordinatorKind::Group,
+                &group.group_id,
+                &request,
+                usable,
+                cluster.deadline(),
+                first_code,
+            )
+            .await;
+        let (code, cause) = match answer {
+            Ok(answer) => (first_code(&answer), None),
+            Err(error) => (ErrorCode::UnknownServerError, Some(error.to_string())),
+        };
+        let cause = match (code, cause) {
+            (ErrorCode::None, _) => return Ok(()),
+            (_, Some(cause)) => cause,
+            (code, None) if is_fatal(code) => return Err(self.refusal(code, "TxnOffsetCommit")),
+            (code, None) => format!("offsets of group `{}` were refused with {code}", group.group_id),
+        };
+        let first = offsets.first().map(|offset| offset.topic_partition.clone());
+        let topic_partition = first.unwrap_or_else(|| TopicPartition::new(Text::EMPTY, -1));
+        let reason = cause.clone();
+        self.core.accumulator.fail(super::DeliveryError::Unsendable { topic_partition, reason });
+        Err(TransactionError::MustAbort { cause })
+    }
+
+    async fn offsets_request(
+        &self,
+        offsets: &[OffsetToCommit],
+        group: &GroupMetadata,
+    ) -> Result<TxnOffsetCommitRequest, TransactionError> {
+        let identity = self.core.accumulator.identity();
+        let mut topics: BTreeMap<Text, TxnOffsetCommitRequestTopic> = BTreeMap::new();
+        for offset in offsets {
+            let name = &offset.topic_partition.topic;
+            if !topics.contains_key(name) {
+                let topic_id = self.core.cluster.topic(name).await?.topic_id;
+                let topic =
+                    TxnOffsetCommitRequestTopic { name: name.clone(), topic_id, ..Default::default() };
+                topics.insert(name.clone(), topic);
+            }
+            let topic = topics.get_mut(name).expect("inserted above");
+            topic.partitions.push(TxnOffsetCommitRequestPartition {
+                partition_index: offset.topic_partition.partition,
+                committed_offset: offset.offset,
+                committed_metadata: Some(offset.metadata.clone()),
+                ..TxnOffsetCommitRequestPartition::default()
+            });
+        }
+        Ok(TxnOffsetCommitRequest {
+            transactional_id: self.settings.transactional_id.clone(),
+            group_id: group.group_id.clone(),
+            producer_id: identity.producer_id,
+            producer_epoch: identity.producer_epoch,
+            generation_id_or_member_epoch: group.generation_id,
+            member_id: group.member_id.clone(),
+            group_instance_id: group.group_instance_id.clone(),
+            topics: topics.into_values().collect(),
+            ..TxnOffsetCommitRequest::default()
+        })
+    }
+}
+
+/// Codes of TxnOffsetCommit after which the producer cannot go on.
+fn is_fatal(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::ProducerFenced
+            | ErrorCode::InvalidProducerEpoch
+            | ErrorCode::InvalidProducerIdMapping
+            | ErrorCode::InvalidTxnState
+            | ErrorCode::TransactionalIdAuthorizationFailed
+            | ErrorCode::UnsupportedVersion
+            | ErrorCode::UnsupportedForMessageFormat
+    )
+}
+
+/// The first error of an answer: one that cannot be retried before one that can.
+fn first_code(answer: &TxnOffsetCommitResponse) -> ErrorCode {
+    let codes = || {
+        let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+        partitions.map(|partition| ErrorCode::from_code(partition.error_code)).filter(|code| !code.is_none())
+    };
+    codes().find(|code| !code.is_retriable()).or_else(|| codes().next()).unwrap_or(ErrorCode::None)
+}
