@@ -14,7 +14,8 @@ mod support {
 
     pub(super) use crate::api::ApiKey;
     pub(super) use crate::codec::{
-        DecodeError, Message, Reader, RecordKey, Records, Request, TagWriter, TaggedFields, Wire, Writer, not_null,
+        DecodeError, Message, Reader, RecordKey, Records, Request, TagWriter, TaggedFields, Wire, Writer,
+        not_null,
     };
     pub(super) use crate::types::{Text, Uuid};
 }
