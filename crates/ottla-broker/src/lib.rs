@@ -1,1 +1,16 @@
-//! ottla-broker.
+//! The broker: joins the pure core to the storage and to the network.
+//!
+//! The walk: `net` (connection, frames) -> `dispatch` (header, one match) -> `handlers` (one file per API) ->
+//! `shard` (inbox, owner, log thread) -> published view and answers. See ARCHITECTURE.md.
+
+pub mod broker;
+pub mod config;
+pub mod dispatch;
+pub mod handlers;
+pub mod limits;
+pub mod net;
+pub mod shard;
+pub mod shared;
+
+pub use broker::{Broker, BrokerError};
+pub use config::{Config, ConfigError};

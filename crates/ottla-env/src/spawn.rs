@@ -72,8 +72,13 @@ impl TaskGroup {
         F: Future<Output = ()> + Send + 'static,
     {
         let _ = name;
-        while self.tasks.try_join_next().is_some() {}
+        self.reap();
         self.tasks.spawn(future);
+    }
+
+    /// Forgets tasks that have ended.
+    pub fn reap(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
     }
 
     /// Tasks that have not been joined yet.

@@ -1,0 +1,171 @@
+//! Wiring: from a folder and a configuration to a running broker, and back down in order.
+//!
+//! Start: lock and recover the folder, start owner and log threads, write the first records of a new folder, and
+//! only then listen: no client ever sees an empty Metadata. Stop: listener and connections, then the owner (which
+//! drains what is queued), then the log.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ottla_core::command::CommandBody;
+use ottla_env::clock::{Clock, OsClock};
+use ottla_env::disk::Disk;
+use ottla_env::disk::os::OsDisk;
+use ottla_env::net;
+use ottla_env::rng::{OsRng, Rng};
+use ottla_env::spawn::{self, TaskHandle, ThreadHandle};
+use ottla_protocol::types::Uuid;
+use tokio::sync::watch;
+
+use crate::config::{Config, Durability};
+use crate::limits::SHUTDOWN_WAIT;
+use crate::net::accept;
+use crate::shard::inbox::Inbox;
+use crate::shard::owner::{Owner, OwnerSetup, StartError};
+use crate::shard::recovery::{RecoverError, recover};
+use crate::shard::view::View;
+use crate::shard::{Origin, Request, ShardHandle};
+use crate::shared::Shared;
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum BrokerError {
+    #[error("folder {dir}: {error}")]
+    Folder { dir: String, error: std::io::Error },
+    #[error("folder {dir}: {error}")]
+    Recover { dir: String, error: Box<RecoverError> },
+    #[error(transparent)]
+    Threads(#[from] StartError),
+    #[error("cannot listen on {address}: {error}")]
+    Listen { address: String, error: std::io::Error },
+    #[error("advertised.listener {0:?} is not host:port")]
+    Advertised(String),
+    #[error("the first records of the folder could not be written")]
+    Bootstrap,
+    #[error("no random numbers from the system: {0}")]
+    Random(std::io::Error),
+}
+
+/// A running broker.
+pub struct Broker {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    listener: TaskHandle<()>,
+    wakeups: TaskHandle<()>,
+    inbox: Arc<Inbox<Request>>,
+    owner: ThreadHandle<()>,
+}
+
+impl Broker {
+    /// Starts a broker on a folder of this machine, on the current runtime.
+    pub async fn start(config: Config) -> Result<Self, BrokerError> {
+        let folder = |error| BrokerError::Folder { dir: config.dir.clone(), error };
+        let disk = OsDisk::open_or_create(std::path::Path::new(&config.dir)).map_err(folder)?;
+        Self::start_on(config, Arc::new(disk), Arc::new(OsClock)).await
+    }
+
+    /// Starts a broker on any disk and clock.
+    pub async fn start_on(
+        mut config: Config,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, BrokerError> {
+        let mut random = OsRng;
+        config.core.hash_seed = random.next_u64();
+        let inbox = Arc::new(Inbox::default());
+        let setup = OwnerSetup {
+            disk,
+            log: log_options(&config),
+            core: config.core.clone(),
+            clock: clock.clone(),
+            inbox: inbox.clone(),
+            snapshot_bytes: config.snapshot_log_bytes,
+        };
+        let recovered = {
+            let (setup, dir) = (setup.clone(), config.dir.clone());
+            let load = move || recover(&setup.disk, &setup.log, &setup.core, &setup.clock);
+            let loaded = spawn::blocking("recover", load).await.expect("recovery does not panic");
+            loaded.map_err(|error| BrokerError::Recover { dir, error: Box::new(error) })?
+        };
+        let is_new = !recovered.state.is_bootstrapped();
+        let reader = recovered.opened.reader.clone();
+        let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));
+        let owner = Owner::start(setup, recovered, view.clone())?;
+        let owner = spawn::thread("ottla-shard", move || owner.run()).map_err(StartError::from)?;
+        let shard = ShardHandle::new(inbox.clone(), clock.clone());
+        if is_new {
+            bootstrap(&shard, &mut random).await?;
+        }
+        let listen = |error| BrokerError::Listen { address: config.listen.clone(), error };
+        let socket = net::bind(&config.listen).await.map_err(listen)?;
+        let address = socket.local_addr().map_err(listen)?;
+        let advertised = advertised(&config, address)?;
+        let (stop, stopping) = watch::channel(false);
+        let seed = random.next_u64();
+        let shared = Arc::new(Shared::new(config, advertised, shard, view.clone(), clock, seed, stopping));
+        let wakeups = spawn::task("wakeups", async move { view.run_wakeups().await });
+        let listener = spawn::task("listener", accept::run(socket, shared));
+        Ok(Self { address, stop, listener, wakeups, inbox, owner })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops in order; everything acknowledged is on disk before, so this only makes the next start quicker.
+    pub async fn shutdown(self) {
+        self.stop.send_replace(true);
+        if ottla_env::time::timeout(SHUTDOWN_WAIT, self.listener).await.is_err() {
+            tracing::warn!("connections did not end in time");
+        }
+        self.wakeups.abort();
+        self.inbox.close();
+        let joined = spawn::blocking("join", move || self.owner.join().is_ok()).await;
+        if !joined.unwrap_or(false) {
+            tracing::error!("the shard's thread panicked");
+        }
+    }
+}
+
+fn log_options(config: &Config) -> ottla_storage::LogOptions {
+    let nonces = ottla_storage::Nonces::new(|| OsRng.next_u64());
+    let mut options = ottla_storage::LogOptions::new(nonces);
+    options.file_bytes = config.log_file_bytes;
+    options.tail_bytes_max = config.tail_cache_bytes;
+    options.durability = match config.durability {
+        Durability::Fsync => ottla_storage::Durability::Fsync,
+        Durability::Os => ottla_storage::Durability::Os,
+    };
+    options
+}
+
+async fn bootstrap(shard: &ShardHandle, random: &mut OsRng) -> Result<(), BrokerError> {
+    let mut uuid = || {
+        let mut bytes = [0; 16];
+        random.fill(&mut bytes);
+        // Version 4, variant 1, as Kafka's ids are; and never the reserved all-zero id.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Uuid(bytes)
+    };
+    let body = CommandBody::Bootstrap { cluster_id: uuid(), topic_ids: [uuid(), uuid()] };
+    let answer = shard.submit(&Origin::default(), body, 1, None).map_err(|_| BrokerError::Bootstrap)?;
+    answer.await.map(drop).map_err(|_| BrokerError::Bootstrap)
+}
+
+fn advertised(config: &Config, address: SocketAddr) -> Result<(String, u16), BrokerError> {
+    if config.advertised_listener.is_empty() {
+        let host = config.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
+        // Nobody can connect to "all addresses"; without a word from the user the loopback is the only safe one.
+        let host = if matches!(host, "0.0.0.0" | "[::]" | "") { "127.0.0.1" } else { host };
+        return Ok((host.trim_matches(['[', ']']).to_owned(), address.port()));
+    }
+    let parsed = config.advertised_listener.rsplit_once(':');
+    let parsed = parsed.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    match parsed {
+        Some((host, port)) if !host.is_empty() => Ok((host.trim_matches(['[', ']']).to_owned(), port)),
+        _ => Err(BrokerError::Advertised(config.advertised_listener.clone())),
+    }
+}

@@ -1,0 +1,201 @@
+//! From a frame to a handler: header, version gate, the one match on the API key.
+//!
+//! `SERVED` is what ApiVersions announces: what works, and nothing else. A key or version outside it closes the
+//! connection, as Kafka does; ApiVersions alone answers a version it does not know (KIP-511).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ottla_core::command::CommandBody;
+use ottla_core::decision::Reply;
+use ottla_protocol::api::ApiKey;
+use ottla_protocol::codec::{DecodeError, Message, Reader, Request, Writer};
+use ottla_protocol::header::{RequestHeader, ResponseHeader};
+use ottla_protocol::messages as m;
+use ottla_protocol::types::Text;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::handlers;
+use crate::net::connection::{Answer, Later, Outgoing, Peer};
+use crate::shard::Origin;
+use crate::shared::Shared;
+
+/// The APIs that work here; their versions are those of the API table.
+pub const SERVED: &[ApiKey] = &[
+    ApiKey::Produce,
+    ApiKey::Fetch,
+    ApiKey::ListOffsets,
+    ApiKey::Metadata,
+    ApiKey::OffsetCommit,
+    ApiKey::OffsetFetch,
+    ApiKey::FindCoordinator,
+    ApiKey::ApiVersions,
+    ApiKey::CreateTopics,
+    ApiKey::DeleteTopics,
+    ApiKey::DeleteRecords,
+    ApiKey::InitProducerId,
+    ApiKey::AddPartitionsToTxn,
+    ApiKey::AddOffsetsToTxn,
+    ApiKey::EndTxn,
+    ApiKey::WriteTxnMarkers,
+    ApiKey::TxnOffsetCommit,
+    ApiKey::DescribeConfigs,
+    ApiKey::IncrementalAlterConfigs,
+    ApiKey::DescribeProducers,
+    ApiKey::DescribeTransactions,
+    ApiKey::ListTransactions,
+];
+
+/// What becomes of a request.
+pub enum Outcome {
+    /// It is answered, now or later.
+    Answer(Answer),
+    /// It has no answer (acks=0).
+    Silent,
+    /// The connection is closed; why.
+    Close(String),
+}
+
+/// One request on its way to a handler.
+pub struct Incoming {
+    /// The API.
+    pub api: ApiKey,
+    /// Version of the request.
+    pub version: i16,
+    /// Comes back in the answer.
+    pub correlation_id: i32,
+    /// The client's name for itself.
+    pub client_id: Text,
+    /// Bytes of the whole request.
+    pub bytes: usize,
+    /// Its share of the bytes in flight.
+    pub permit: OwnedSemaphorePermit,
+}
+
+/// Decodes the header and hands the request to its handler.
+pub fn dispatch(shared: &Arc<Shared>, peer: &Peer, frame: Bytes, permit: OwnedSemaphorePermit) -> Outcome {
+    let bytes = frame.len();
+    let mut reader = Reader::new(frame);
+    let header = match RequestHeader::decode(&mut reader) {
+        Ok(header) => header,
+        Err(error) => return Outcome::Close(format!("request header: {error}")),
+    };
+    let api = header.api;
+    let (version, correlation_id) = (header.api_version, header.correlation_id);
+    let client_id = header.client_id.unwrap_or_default();
+    let incoming = Incoming { api, version, correlation_id, client_id, bytes, permit };
+    let table = api.api();
+    if !SERVED.contains(&api) || version < table.min || version > table.max {
+        if api == ApiKey::ApiVersions {
+            return handlers::api_versions::unsupported(&incoming);
+        }
+        return Outcome::Close(format!("{} version {version} is not served", table.name));
+    }
+    let name = table.name;
+    route(shared, peer, incoming, &mut reader)
+        .unwrap_or_else(|error| Outcome::Close(format!("{name} version {version}: {error}")))
+}
+
+fn route(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    incoming: Incoming,
+    reader: &mut Reader,
+) -> Result<Outcome, DecodeError> {
+    use CommandBody as C;
+    let version = incoming.version;
+    macro_rules! forward {
+        ($variant:ident, $request:ident) => {
+            forward(shared, peer, incoming, C::$variant(m::$request::decode(reader, version)?))
+        };
+    }
+    Ok(match incoming.api {
+        ApiKey::Produce => handlers::produce::handle(shared, peer, incoming, reader)?,
+        ApiKey::Fetch => handlers::fetch::handle(shared, peer, incoming, reader)?,
+        ApiKey::ListOffsets => handlers::list_offsets::handle(shared, incoming, reader)?,
+        ApiKey::Metadata => handlers::metadata::handle(shared, peer, incoming, reader)?,
+        ApiKey::FindCoordinator => handlers::find_coordinator::handle(shared, incoming, reader)?,
+        ApiKey::ApiVersions => handlers::api_versions::handle(shared, incoming, reader)?,
+        ApiKey::DescribeConfigs => handlers::describe_configs::handle(shared, incoming, reader)?,
+        ApiKey::OffsetCommit => forward!(OffsetCommit, OffsetCommitRequest),
+        ApiKey::OffsetFetch => forward!(OffsetFetch, OffsetFetchRequest),
+        ApiKey::CreateTopics => forward!(CreateTopics, CreateTopicsRequest),
+        ApiKey::DeleteTopics => forward!(DeleteTopics, DeleteTopicsRequest),
+        ApiKey::DeleteRecords => forward!(DeleteRecords, DeleteRecordsRequest),
+        ApiKey::InitProducerId => forward!(InitProducerId, InitProducerIdRequest),
+        ApiKey::AddPartitionsToTxn => forward!(AddPartitionsToTxn, AddPartitionsToTxnRequest),
+        ApiKey::AddOffsetsToTxn => forward!(AddOffsetsToTxn, AddOffsetsToTxnRequest),
+        ApiKey::EndTxn => forward!(EndTxn, EndTxnRequest),
+        ApiKey::WriteTxnMarkers => forward!(WriteTxnMarkers, WriteTxnMarkersRequest),
+        ApiKey::TxnOffsetCommit => forward!(TxnOffsetCommit, TxnOffsetCommitRequest),
+        ApiKey::IncrementalAlterConfigs => forward!(IncrementalAlterConfigs, IncrementalAlterConfigsRequest),
+        ApiKey::DescribeProducers => forward!(DescribeProducers, DescribeProducersRequest),
+        ApiKey::DescribeTransactions => forward!(DescribeTransactions, DescribeTransactionsRequest),
+        ApiKey::ListTransactions => forward!(ListTransactions, ListTransactionsRequest),
+        _ => Outcome::Close("a served API without a handler".to_owned()),
+    })
+}
+
+/// Hands a request to the shard; its reply is the answer.
+pub fn forward(shared: &Shared, peer: &Peer, incoming: Incoming, body: CommandBody) -> Outcome {
+    let Incoming { api, version, correlation_id, client_id, bytes, permit } = incoming;
+    let origin = Origin { connection: peer.id, client_id, client_host: peer.host.clone(), version };
+    let Ok(answer) = shared.shard.submit(&origin, body, bytes, Some(permit)) else {
+        return Outcome::Close("the broker is shutting down".to_owned());
+    };
+    let later = async move { encode_reply(answer.await.ok()?, api, version, correlation_id) };
+    Outcome::Answer(Answer::Later(Box::pin(later) as Later))
+}
+
+/// An answer that is known at once.
+pub fn respond<R: Request>(incoming: &Incoming, response: &R::Response) -> Outcome {
+    match encode(response, R::API, incoming.version, incoming.correlation_id) {
+        Some(outgoing) => Outcome::Answer(Answer::Now(outgoing)),
+        None => Outcome::Close("the answer cannot be encoded".to_owned()),
+    }
+}
+
+/// Header and response as chunks of the wire.
+pub fn encode<M: Message>(response: &M, api: ApiKey, version: i16, correlation_id: i32) -> Option<Outgoing> {
+    let mut writer = Writer::new();
+    ResponseHeader::new(correlation_id).encode(&mut writer, api, version);
+    match response.encode(&mut writer, version) {
+        Ok(()) => Some(Outgoing { chunks: writer.finish(), held: None }),
+        Err(error) => {
+            tracing::error!(api = M::NAME, version, %error, "an answer does not fit its version; this is a bug");
+            None
+        }
+    }
+}
+
+/// The shard's reply on the wire; empty when nothing is sent, none when the connection is to be closed.
+fn encode_reply(reply: Reply, api: ApiKey, version: i16, correlation_id: i32) -> Option<Outgoing> {
+    macro_rules! send {
+        ($response:expr) => {
+            encode(&$response, api, version, correlation_id)
+        };
+    }
+    match reply {
+        Reply::Produce(response) => send!(response),
+        Reply::InitProducerId(response) => send!(response),
+        Reply::AddPartitionsToTxn(response) => send!(response),
+        Reply::AddOffsetsToTxn(response) => send!(response),
+        Reply::EndTxn(response) => send!(response),
+        Reply::TxnOffsetCommit(response) => send!(response),
+        Reply::WriteTxnMarkers(response) => send!(response),
+        Reply::DescribeTransactions(response) => send!(response),
+        Reply::ListTransactions(response) => send!(response),
+        Reply::DescribeProducers(response) => send!(response),
+        Reply::OffsetCommit(response) => send!(response),
+        Reply::OffsetFetch(response) => send!(response),
+        Reply::CreateTopics(response) => send!(response),
+        Reply::DeleteTopics(response) => send!(response),
+        Reply::DeleteRecords(response) => send!(response),
+        Reply::IncrementalAlterConfigs(response) => send!(response),
+        Reply::Done => Some(Outgoing::default()),
+        Reply::Close(reason) => {
+            tracing::info!(api = api.api().name, version, reason, "request dropped unanswered");
+            None
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The log thread: collects what the shard decided while the previous frame synced, writes it as one frame,
+//! syncs, publishes, releases answers.
+//!
+//! One frame is in flight. If a write fails or its outcome is unknown, the thread ends and leaves everything
+//! that was not durable to the owner, which reloads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ottla_core::cluster::Image;
+use ottla_core::decision::{Bounds, Position, ShardTime};
+use ottla_core::shard::Snapshot;
+use ottla_protocol::entry::Entry;
+use ottla_protocol::types::TopicIdPartition;
+use ottla_storage::{LogWriter, SnapshotInfo};
+
+use super::log_queue::{Decided, LogQueue, Pending, ToLog};
+use super::snapshots::SnapshotJob;
+use super::view::View;
+use crate::limits::FRAME_BYTES;
+
+/// What the log thread and the owner both look at.
+#[derive(Default)]
+pub struct LogProgress {
+    /// Newest durable position.
+    pub durable: AtomicU64,
+    /// Bytes of frames written since the last snapshot was begun.
+    pub bytes_since_snapshot: AtomicU64,
+}
+
+/// The thread's state.
+pub struct LogThread {
+    /// From the owner.
+    pub queue: Arc<LogQueue>,
+    /// The log.
+    pub writer: LogWriter,
+    /// Where frames become visible.
+    pub view: Arc<View>,
+    /// Shared figures.
+    pub progress: Arc<LogProgress>,
+    /// Where snapshots of durable states go.
+    pub snapshots: SyncSender<SnapshotJob>,
+    /// Tells the helper thread that a file may be wanted or was sealed.
+    pub written: SyncSender<()>,
+    /// Epoch of this life of the log.
+    pub epoch: i32,
+    /// Time of the last frame.
+    pub last_time: ShardTime,
+    /// Called when the log has died, so that the owner looks.
+    pub on_failure: Box<dyn Fn() + Send>,
+}
+
+/// What is left when the thread ends: answers that were never released.
+#[derive(Default)]
+pub struct Remains {
+    /// Unreleased answers.
+    pub pending: Vec<Pending>,
+    /// After a failure: up to where the log is known to be durable; nothing behind it is believed.
+    pub durable_end: Option<ottla_storage::DurableEnd>,
+}
+
+/// A frame being collected.
+#[derive(Default)]
+struct Draft {
+    entries: Vec<Entry>,
+    bounds: BTreeMap<TopicIdPartition, Option<Bounds>>,
+    image: Option<Arc<Image>>,
+    position: Position,
+    time: ShardTime,
+    bytes: usize,
+}
+
+impl Draft {
+    fn add(&mut self, decided: Decided) {
+        self.position = decided.position;
+        self.time = decided.time;
+        self.bytes += decided.bytes;
+        if self.entries.is_empty() {
+            self.entries = decided.entries;
+        } else {
+            self.entries.extend(decided.entries);
+        }
+        self.bounds.extend(decided.bounds);
+        self.image = decided.image.or(self.image.take());
+    }
+}
+
+impl LogThread {
+    /// Runs until the queue is closed and drained, or the log dies.
+    pub fn run(mut self) -> Remains {
+        let mut waiting: BTreeMap<Position, Vec<Pending>> = BTreeMap::new();
+        loop {
+            let items = self.queue.take(FRAME_BYTES);
+            if items.is_empty() {
+                self.close();
+                return Remains { pending: waiting.into_values().flatten().collect(), durable_end: None };
+            }
+            let (mut draft, mut snapshot) = (Draft::default(), None);
+            for item in items {
+                match item {
+                    ToLog::Decision(decided) => draft.add(decided),
+                    ToLog::Answer(pending) => waiting.entry(pending.rests_on).or_default().push(pending),
+                    ToLog::Snapshot(state, position, time) => snapshot = Some((state, position, time)),
+                }
+            }
+            if !draft.entries.is_empty()
+                && let Err(error) = self.write(draft)
+            {
+                tracing::error!(%error, "log write failed; the shard is rebuilt from what is durable");
+                self.queue.fail();
+                (self.on_failure)();
+                let durable_end = Some(self.writer.durable_end());
+                return Remains { pending: waiting.into_values().flatten().collect(), durable_end };
+            }
+            self.release(&mut waiting);
+            self.view.wake();
+            if let Some(snapshot) = snapshot {
+                self.hand_over(snapshot);
+            }
+        }
+    }
+
+    /// The queue is closed: the log ends in order, which lets the next start tell damage from a torn write.
+    fn close(self) {
+        if let Err(error) = self.writer.close(self.last_time.0) {
+            tracing::warn!(%error, "the log was not closed in order; the next start will check its end");
+        }
+    }
+
+    fn write(&mut self, draft: Draft) -> Result<(), ottla_storage::AppendError> {
+        let sequence = self.writer.append(draft.time.0, draft.position.0, &draft.entries)?;
+        self.last_time = draft.time;
+        self.view.publish(sequence.0, draft.bounds.into_iter().collect(), draft.image);
+        self.progress.durable.store(draft.position.0, Ordering::Release);
+        self.progress.bytes_since_snapshot.fetch_add(draft.bytes as u64 + 512, Ordering::Relaxed);
+        if let Err(TrySendError::Disconnected(())) = self.written.try_send(()) {
+            tracing::error!("the helper that prepares log files is gone; files grow instead");
+        }
+        Ok(())
+    }
+
+    fn release(&self, waiting: &mut BTreeMap<Position, Vec<Pending>>) {
+        let durable = Position(self.progress.durable.load(Ordering::Acquire));
+        while let Some(first) = waiting.first_entry().filter(|entry| *entry.key() <= durable) {
+            for pending in first.remove() {
+                pending.request.answer(pending.reply);
+            }
+        }
+    }
+
+    /// Everything before the snapshot is durable now, so its frame sequence is known and final.
+    fn hand_over(&self, (state, position, time): (Snapshot, Position, ShardTime)) {
+        let info = SnapshotInfo {
+            frame_sequence: self.writer.durable_sequence(),
+            epoch: self.epoch,
+            position: position.0,
+            shard_time: time.0,
+        };
+        let job = SnapshotJob { state, info };
+        if self.snapshots.try_send(job).is_err() {
+            tracing::debug!("a snapshot is still being written; this one is skipped");
+        }
+    }
+}

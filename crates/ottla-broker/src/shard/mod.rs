@@ -1,0 +1,121 @@
+//! The shard's shell: everything around the pure core.
+//!
+//! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) ->
+//! `view` (what readers see) and the answers. `recovery` loads, `snapshots` keeps loading short, `unavailable`
+//! answers when a reload takes too long, `time` is the shard's clock.
+
+pub mod inbox;
+pub mod log_queue;
+pub mod log_thread;
+pub mod owner;
+pub mod recovery;
+pub mod snapshots;
+pub mod time;
+pub mod unavailable;
+pub mod view;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ottla_core::command::{Command, CommandBody, ConnectionId, Context, Token};
+use ottla_core::decision::Reply;
+use ottla_env::clock::Clock;
+use ottla_protocol::types::Text;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use inbox::Inbox;
+
+/// A command in the broker, from its arrival until its answer has left.
+pub struct Request {
+    /// What is asked; the token is unique.
+    pub command: Command,
+    /// When it arrived, by the monotonic clock.
+    pub arrived: Duration,
+    sender: oneshot::Sender<Reply>,
+    /// Its share of the bytes that may be in flight; given back when it is answered.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Request {
+    /// Sends the answer. The connection may be gone; then nobody wants it.
+    pub fn answer(self, reply: Reply) {
+        drop(self.sender.send(reply));
+    }
+}
+
+/// Who sends a command, and in which version.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// The client's name for itself.
+    pub client_id: Text,
+    /// The client's address.
+    pub client_host: Text,
+    /// Version of the request.
+    pub version: i16,
+}
+
+/// The handle that connections hold: a cheap way to put a command into the shard's inbox.
+#[derive(Clone)]
+pub struct ShardHandle {
+    inbox: Arc<Inbox<Request>>,
+    tokens: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+}
+
+/// The shard has been shut down.
+#[derive(Debug, thiserror::Error)]
+#[error("the broker is shutting down")]
+pub struct ShardClosed;
+
+impl ShardHandle {
+    /// A handle to an inbox.
+    pub fn new(inbox: Arc<Inbox<Request>>, clock: Arc<dyn Clock>) -> Self {
+        Self { inbox, tokens: Arc::new(AtomicU64::new(1)), clock }
+    }
+
+    /// Queues a command that came in `bytes` bytes; the answer arrives when it may leave.
+    pub fn submit(
+        &self,
+        origin: &Origin,
+        body: CommandBody,
+        bytes: usize,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<oneshot::Receiver<Reply>, ShardClosed> {
+        let token = Token(self.tokens.fetch_add(1, Ordering::Relaxed));
+        let context = Context {
+            token,
+            connection: origin.connection,
+            client_id: origin.client_id.clone(),
+            client_host: origin.client_host.clone(),
+            version: origin.version,
+        };
+        let (sender, receiver) = oneshot::channel();
+        let command = Command { context, body };
+        let request = Request { command, arrived: self.clock.monotonic(), sender, _permit: permit };
+        self.inbox.push(origin.connection, bytes, request).map_err(|_| ShardClosed)?;
+        Ok(receiver)
+    }
+
+    /// A connection's peer has closed: its undecided transactional requests are dropped, and the core is told.
+    pub fn connection_closed(&self, connection: ConnectionId) {
+        drop(self.inbox.discard(connection, |request| !is_transactional_v1(&request.command)));
+        let origin = Origin { connection, ..Origin::default() };
+        drop(self.submit(&origin, CommandBody::ConnectionClosed(connection), 1, None));
+    }
+}
+
+/// Whether a request is one of the first transaction protocol's, where nothing names the transaction (KIP-890):
+/// read from a connection that is gone, it is late.
+fn is_transactional_v1(command: &Command) -> bool {
+    let version = command.context.version;
+    match &command.body {
+        CommandBody::AddPartitionsToTxn(_) => version <= 3,
+        CommandBody::AddOffsetsToTxn(_) => true,
+        CommandBody::EndTxn(_) | CommandBody::TxnOffsetCommit(_) => version <= 4,
+        CommandBody::Produce(produce) => version <= 11 && produce.transactional_id.is_some(),
+        _ => false,
+    }
+}

@@ -1,0 +1,368 @@
+//! The owner: the one thread that decides and applies.
+//!
+//! It empties the inbox before it fires timers. If the log dies it throws the state away, rebuilds it from
+//! storage at a higher epoch, releases the answers that survived and decides the rest again, in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use ottla_core::command::{Command, CommandBody, Token};
+use ottla_core::config::CoreConfig;
+use ottla_core::decision::{Decision, Position, Reply, ShardTime};
+use ottla_core::shard::ShardState;
+use ottla_env::clock::Clock;
+use ottla_env::disk::Disk;
+use ottla_env::spawn::{self, ThreadHandle};
+use ottla_storage::{LogOptions, Opened};
+
+use super::inbox::{Inbox, Popped};
+use super::log_queue::{Decided, LogQueue, Pending, ToLog};
+use super::log_thread::{LogProgress, LogThread, Remains};
+use super::recovery::{Recovered, recover};
+use super::snapshots;
+use super::time::ShardClock;
+use super::unavailable::unavailable;
+use super::view::View;
+use super::{Request, log_queue};
+use crate::limits::{OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT};
+
+/// What the owner needs to start, and to start over.
+#[derive(Clone)]
+pub struct OwnerSetup {
+    /// The folder.
+    pub disk: Arc<dyn Disk>,
+    /// How its log is opened.
+    pub log: LogOptions,
+    /// How the core is set up.
+    pub core: CoreConfig,
+    /// The machine's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Where requests come from.
+    pub inbox: Arc<Inbox<Request>>,
+    /// Log bytes after which a snapshot is written.
+    pub snapshot_bytes: u64,
+}
+
+/// The owner's thread state.
+pub struct Owner {
+    setup: OwnerSetup,
+    state: ShardState,
+    clock: ShardClock,
+    view: Arc<View>,
+    log: LogThreads,
+    /// Requests whose answer comes with a later decision.
+    parked: BTreeMap<Token, (u64, Request)>,
+    order: u64,
+    last_loop: Duration,
+}
+
+/// The threads behind the owner, for one life of the log.
+struct LogThreads {
+    queue: Arc<LogQueue>,
+    progress: Arc<LogProgress>,
+    log: Option<ThreadHandle<Remains>>,
+    helpers: Vec<ThreadHandle<()>>,
+    /// Known once the log has died.
+    durable_end: Option<ottla_storage::DurableEnd>,
+}
+
+/// The owner could not go on: the log is dead and does not come back.
+#[derive(Debug, thiserror::Error)]
+#[error("thread could not be started: {0}")]
+pub struct StartError(#[from] std::io::Error);
+
+impl Owner {
+    /// Publishes the recovered state and starts the log's threads.
+    pub fn start(setup: OwnerSetup, recovered: Recovered, view: Arc<View>) -> Result<Self, StartError> {
+        let Recovered { state, opened, clock } = recovered;
+        publish_all(&state, &view, opened.writer.durable_sequence().0);
+        let log = LogThreads::start(&setup, opened, &view, state.position())?;
+        let last_loop = clock.monotonic();
+        Ok(Self {
+            setup,
+            state,
+            clock,
+            view,
+            log,
+            parked: BTreeMap::new(),
+            order: 0,
+            last_loop,
+        })
+    }
+
+    /// Runs until the inbox is closed and drained; then writes a last snapshot and ends the log's threads.
+    pub fn run(mut self) {
+        let mut batch = Vec::with_capacity(OWNER_BATCH_MAX);
+        loop {
+            let wait = self.time_to_deadline();
+            let popped = self.setup.inbox.pop(&mut batch, OWNER_BATCH_MAX, wait);
+            if self.log.queue.has_failed() {
+                self.reload();
+            }
+            let now = self.tell_time(wait);
+            for request in batch.drain(..) {
+                self.decide(request, now);
+            }
+            match popped {
+                Popped::Closed => break,
+                Popped::More => {}
+                Popped::Drained | Popped::TimedOut | Popped::Nudged => self.fire_timers(now),
+            }
+            self.snapshot_if_due(now);
+        }
+        let now = self.clock.now();
+        self.request_snapshot(now);
+        self.log.stop();
+    }
+
+    /// How long to wait for work. With deadlines ahead the wait is short, so that a pause of the whole process
+    /// shows as a wait that took too long.
+    fn time_to_deadline(&mut self) -> Option<Duration> {
+        let now = self.clock.now();
+        let deadline = self.state.next_deadline()?;
+        let left = Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0));
+        Some(left.min(OWNER_LOOK_AROUND))
+    }
+
+    /// Shard time for the next decisions. A gap of our own (pause, slow log, reload) moves the deadlines: clients
+    /// could not reach us.
+    fn tell_time(&mut self, waited: Option<Duration>) -> ShardTime {
+        let monotonic = self.clock.monotonic();
+        let elapsed = monotonic.saturating_sub(self.last_loop);
+        self.last_loop = monotonic;
+        let gap = waited.map_or(Duration::ZERO, |waited| elapsed.saturating_sub(waited));
+        if gap > OWNER_GAP {
+            let by_ms = i64::try_from(gap.as_millis()).unwrap_or(i64::MAX / 4);
+            tracing::warn!(gap_ms = by_ms, "the shard was paused; deadlines move by the gap");
+            self.state.shift_deadlines(by_ms);
+        }
+        self.clock.now()
+    }
+
+    fn fire_timers(&mut self, now: ShardTime) {
+        if self.state.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let tick = Command { context: Default::default(), body: CommandBody::Tick };
+            let decision = self.state.step(tick, now);
+            self.carry_out(decision, None, now);
+        }
+    }
+
+    fn decide(&mut self, request: Request, now: ShardTime) {
+        let decision = self.state.step(request.command.clone(), now);
+        self.carry_out(decision, Some(request), now);
+    }
+
+    /// Hands a decision to the log, and its answers to whoever may let them out.
+    fn carry_out(&mut self, decision: Decision, request: Option<Request>, now: ShardTime) {
+        let Decision { entries, answers, touched, image_changed } = decision;
+        if !entries.is_empty() {
+            let bytes = entries.iter().map(|entry| entry.batch_bytes()).sum();
+            let bounds = touched.into_iter().map(|id| (id, self.state.bounds(id))).collect();
+            let image = image_changed.then(|| self.state.image());
+            let position = self.state.position();
+            self.log.queue.push(ToLog::Decision(Decided { position, time: now, entries, bytes, bounds, image }));
+        }
+        let mut own = request.map(|request| {
+            self.order += 1;
+            (self.order, request)
+        });
+        for answer in answers {
+            let is_own = |(_, request): &mut (u64, Request)| request.command.context.token == answer.token;
+            let answered = own.take_if(is_own).or_else(|| self.parked.remove(&answer.token));
+            if let Some((order, request)) = answered {
+                self.let_out(Pending { order, request, reply: answer.reply, rests_on: answer.rests_on });
+            }
+        }
+        // Nobody waits for an answer to the news that a connection is gone.
+        if let Some((order, request)) = own
+            && !matches!(request.command.body, CommandBody::ConnectionClosed(_))
+        {
+            self.parked.insert(request.command.context.token, (order, request));
+        }
+    }
+
+    fn let_out(&mut self, pending: Pending) {
+        if pending.rests_on.0 <= self.log.progress.durable.load(Ordering::Acquire) {
+            pending.request.answer(pending.reply);
+        } else {
+            self.log.queue.push(ToLog::Answer(pending));
+        }
+    }
+
+    fn snapshot_if_due(&mut self, now: ShardTime) {
+        if self.log.progress.bytes_since_snapshot.load(Ordering::Relaxed) >= self.setup.snapshot_bytes {
+            self.request_snapshot(now);
+        }
+    }
+
+    fn request_snapshot(&mut self, now: ShardTime) {
+        self.log.progress.bytes_since_snapshot.store(0, Ordering::Relaxed);
+        let snapshot = self.state.snapshot();
+        self.log.queue.push(ToLog::Snapshot(snapshot, self.state.position(), now));
+    }
+
+    /// The log is dead: rebuild from storage, then settle every request that was in flight.
+    fn reload(&mut self) {
+        let mut waiting = self.collect_unsettled();
+        let mut options = self.setup.log.clone();
+        options.durable_end = self.log.durable_end;
+        let recovered = loop {
+            match recover(&self.setup.disk, &options, &self.setup.core, &self.setup.clock) {
+                Ok(recovered) => break recovered,
+                Err(error) => tracing::error!(%error, "reload failed; trying again"),
+            }
+            self.give_up_on_the_oldest(&mut waiting);
+            if self.setup.inbox.is_closed() {
+                return self.abandon(waiting);
+            }
+            self.setup.inbox.rest(RELOAD_RETRY);
+        };
+        let Recovered { state, opened, clock } = recovered;
+        let survived = state.position();
+        (self.state, self.clock) = (state, clock);
+        self.view.replace_reader(opened.reader.clone());
+        publish_all(&self.state, &self.view, opened.writer.durable_sequence().0);
+        match LogThreads::start(&self.setup, opened, &self.view, survived) {
+            Ok(log) => self.log = log,
+            Err(error) => {
+                tracing::error!(%error, "no thread for the log; shutting down");
+                self.setup.inbox.close();
+                return self.abandon(waiting);
+            }
+        }
+        tracing::warn!(requests = waiting.len(), position = survived.0, "shard rebuilt");
+        self.last_loop = self.clock.monotonic();
+        let now = self.clock.now();
+        for unsettled in waiting {
+            match unsettled.reply {
+                Some((reply, rests_on)) if rests_on <= survived => unsettled.request.answer(reply),
+                _ => self.decide(unsettled.request, now),
+            }
+        }
+    }
+
+    /// Everything that was decided and not answered, in the order of the decisions.
+    fn collect_unsettled(&mut self) -> Vec<Unsettled> {
+        let mut all = BTreeMap::new();
+        let remains = self.log.collect();
+        for Pending { order, request, reply, rests_on } in remains {
+            all.insert(order, Unsettled { request, reply: Some((reply, rests_on)) });
+        }
+        for (order, request) in std::mem::take(&mut self.parked).into_values() {
+            all.insert(order, Unsettled { request, reply: None });
+        }
+        all.into_values().collect()
+    }
+
+    /// Requests that have waited for the reload too long get an error that says whether they may have happened.
+    fn give_up_on_the_oldest(&self, waiting: &mut Vec<Unsettled>) {
+        let now = self.clock.monotonic();
+        let is_old = |request: &Request| now.saturating_sub(request.arrived) > RELOAD_WAIT;
+        for unsettled in waiting.extract_if(.., |unsettled| is_old(&unsettled.request)) {
+            let reply = unavailable(&unsettled.request.command, true);
+            unsettled.request.answer(reply);
+        }
+        for request in self.setup.inbox.take_matching(is_old) {
+            let reply = unavailable(&request.command, false);
+            request.answer(reply);
+        }
+    }
+
+    fn abandon(&self, waiting: Vec<Unsettled>) {
+        for unsettled in waiting {
+            let reply = unavailable(&unsettled.request.command, true);
+            unsettled.request.answer(reply);
+        }
+    }
+}
+
+/// A request in flight when the log died, with its answer if it had one.
+struct Unsettled {
+    request: Request,
+    reply: Option<(Reply, Position)>,
+}
+
+impl LogThreads {
+    fn start(
+        setup: &OwnerSetup,
+        opened: Opened,
+        view: &Arc<View>,
+        durable: Position,
+    ) -> Result<Self, StartError> {
+        let Opened { writer, snapshots: store, mut preparer, epoch, report, .. } = opened;
+        let queue = Arc::new(LogQueue::default());
+        let progress = Arc::new(LogProgress::default());
+        progress.durable.store(durable.0, Ordering::Release);
+        let (snapshots, jobs) = sync_channel(1);
+        let (written, work) = sync_channel(1);
+        let prepare = move || {
+            while preparer.run_once() {}
+            while work.recv().is_ok() {
+                while preparer.run_once() {}
+            }
+        };
+        let helpers = vec![
+            spawn::thread("ottla-snapshot", move || snapshots::run(store, &jobs))?,
+            spawn::thread("ottla-prepare", prepare)?,
+        ];
+        let inbox = setup.inbox.clone();
+        let thread = LogThread {
+            queue: queue.clone(),
+            writer,
+            view: view.clone(),
+            progress: progress.clone(),
+            snapshots,
+            written,
+            epoch,
+            last_time: ShardTime(report.shard_time),
+            on_failure: Box::new(move || inbox.nudge()),
+        };
+        let log = Some(spawn::thread("ottla-log", move || thread.run())?);
+        Ok(Self { queue, progress, log, helpers, durable_end: None })
+    }
+
+    /// Ends the threads after everything queued is written.
+    fn stop(mut self) {
+        self.collect().into_iter().for_each(|pending| {
+            let reply = unavailable(&pending.request.command, true);
+            pending.request.answer(reply);
+        });
+    }
+
+    /// Ends the threads; gives back the answers that were not released.
+    fn collect(&mut self) -> Vec<Pending> {
+        self.queue.close();
+        let mut pending = match self.log.take().map(ThreadHandle::join) {
+            Some(Ok(remains)) => {
+                self.durable_end = remains.durable_end;
+                remains.pending
+            }
+            Some(Err(_)) => {
+                tracing::error!("the log thread panicked; its unreleased answers are lost");
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        for item in self.queue.drain() {
+            if let log_queue::ToLog::Answer(answer) = item {
+                pending.push(answer);
+            }
+        }
+        for helper in self.helpers.drain(..) {
+            if helper.join().is_err() {
+                tracing::error!("a helper thread of the log panicked");
+            }
+        }
+        pending
+    }
+}
+
+/// Publishes every partition and the image, after a load.
+fn publish_all(state: &ShardState, view: &View, sequence: u64) {
+    let bounds = state.all_bounds().map(|(id, bounds)| (id, Some(bounds))).collect();
+    view.publish(sequence, bounds, Some(state.image()));
+    view.wake();
+}

@@ -1,0 +1,61 @@
+//! Loading a shard: the newest good snapshot, then every frame behind it, applied. Used at start and for a
+//! reload; there is no other way to get a state.
+
+use std::sync::Arc;
+
+use ottla_core::config::CoreConfig;
+use ottla_core::decision::{Position, ShardTime};
+use ottla_core::shard::{ReplayError, Restore, RestoreError, ShardState};
+use ottla_env::clock::Clock;
+use ottla_env::disk::Disk;
+use ottla_storage::{LogOptions, OpenError, Opened};
+
+use super::time::ShardClock;
+
+/// A loaded shard.
+pub struct Recovered {
+    /// Its state, at a new epoch.
+    pub state: ShardState,
+    /// The open log.
+    pub opened: Opened,
+    /// Its clock.
+    pub clock: ShardClock,
+}
+
+/// Why a shard could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum RecoverError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("a snapshot that passed its checks does not decode: {0}; move it away to start from the one before")]
+    Restore(#[from] RestoreError),
+    #[error("frame {frame} cannot be applied: {error}; `ottla doctor` shows it")]
+    Replay { frame: u64, error: ReplayError },
+}
+
+/// Loads the shard of a folder.
+pub fn recover(
+    disk: &Arc<dyn Disk>,
+    options: &LogOptions,
+    core: &CoreConfig,
+    clock: &Arc<dyn Clock>,
+) -> Result<Recovered, RecoverError> {
+    let mut opening = ottla_storage::open(disk.clone(), options.clone())?;
+    let mut restore = Restore::new(core.clone());
+    let mut time = opening.snapshot().map_or(0, |snapshot| snapshot.shard_time);
+    for chunk in opening.snapshot_chunks()?.into_iter().flatten() {
+        restore.feed(&chunk?)?;
+    }
+    let mut state = restore.finish()?;
+    while let Some(frame) = opening.next_frame()? {
+        time = frame.shard_time;
+        state
+            .replay(&frame.entries, Position(frame.position), ShardTime(frame.shard_time))
+            .map_err(|error| RecoverError::Replay { frame: frame.frame_sequence.0, error })?;
+    }
+    let opened = opening.finish()?;
+    let mut clock = ShardClock::new(clock.clone(), time);
+    state.begin_epoch(opened.epoch, clock.now());
+    Ok(Recovered { state, opened, clock })
+}

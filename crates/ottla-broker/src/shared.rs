@@ -1,0 +1,65 @@
+//! What all connections share: handles, the published view, budgets.
+
+use std::sync::Arc;
+
+use ottla_env::clock::Clock;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::Config;
+use crate::handlers::fetch::sessions::FetchSessions;
+use crate::limits;
+use crate::shard::ShardHandle;
+use crate::shard::view::View;
+
+/// The state that connections share.
+pub struct Shared {
+    /// The settings.
+    pub config: Config,
+    /// Host and port that clients are told.
+    pub advertised: (String, u16),
+    /// Where commands go.
+    pub shard: ShardHandle,
+    /// What readers see.
+    pub view: Arc<View>,
+    /// Bytes of requests in the broker.
+    pub request_budget: Arc<Semaphore>,
+    /// Bytes of fetched data between disk and socket.
+    pub fetch_budget: Arc<Semaphore>,
+    /// Incremental fetch sessions (KIP-227).
+    pub sessions: FetchSessions,
+    /// The machine's clock, for timestamps' bounds.
+    pub clock: Arc<dyn Clock>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Shared {
+    /// Puts the parts together; `stop` turns true when the broker stops.
+    pub fn new(
+        config: Config,
+        advertised: (String, u16),
+        shard: ShardHandle,
+        view: Arc<View>,
+        clock: Arc<dyn Clock>,
+        session_seed: u64,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            request_budget: Arc::new(Semaphore::new(config.queued_max_request_bytes)),
+            fetch_budget: Arc::new(Semaphore::new(limits::FETCH_IN_FLIGHT_BYTES_MAX)),
+            sessions: FetchSessions::new(config.fetch_sessions_max, session_seed),
+            config,
+            advertised,
+            shard,
+            view,
+            clock,
+            stop,
+        }
+    }
+
+    /// Ready once the broker stops.
+    pub async fn stopping(&self) {
+        let mut stop = self.stop.clone();
+        // An error means that the broker is gone, which is a stop as well.
+        drop(stop.wait_for(|stop| *stop).await);
+    }
+}

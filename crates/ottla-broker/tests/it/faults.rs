@@ -1,0 +1,72 @@
+//! The disk fails under a running broker: nothing acknowledged is lost, and it goes on by itself.
+
+use std::sync::Arc;
+
+use ottla_broker::{Broker, Config};
+use ottla_env::clock::OsClock;
+use ottla_env::disk::sim::{Fault, SimDisk};
+use ottla_protocol::messages as m;
+
+use super::wire::{Wire, fetch_request, produce_request, run};
+
+async fn start(disk: &SimDisk) -> Broker {
+    let config = Config { listen: "127.0.0.1:0".to_owned(), log_file_bytes: 1 << 20, ..Config::default() };
+    Broker::start_on(config, Arc::new(disk.clone()), Arc::new(OsClock)).await.expect("it starts")
+}
+
+/// Proves: a sync that fails once makes the shard reload; the requests in flight are decided again and
+/// acknowledged, each value is there once, and after a crash too.
+#[test]
+fn a_failed_sync_is_survived() {
+    run(async {
+        let disk = SimDisk::new(1);
+        let broker = start(&disk).await;
+        let mut wire = Wire::connect(&broker).await;
+        wire.create_topic("t", 1).await;
+        let mut acknowledged = Vec::new();
+        for round in 0..10 {
+            disk.inject(Fault::SyncError, "");
+            let values: Vec<String> = (0..5).map(|n| format!("{round}-{n}")).collect();
+            let mut ids = Vec::new();
+            for value in &values {
+                ids.push(wire.send(&produce_request("t", 0, &[value], -1), 9).await);
+            }
+            for (id, value) in ids.into_iter().zip(values) {
+                let answer = wire.receive::<m::ProduceRequest>(id, 9).await;
+                assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+                acknowledged.push(value);
+            }
+        }
+        assert_eq!(wire.fetch("t", 0, 0, 0).await.values, acknowledged);
+        broker.shutdown().await;
+        let after = disk.crash(&mut ottla_env::rng::SeededRng::new(2));
+        let broker = start(&after).await;
+        let mut wire = Wire::connect(&broker).await;
+        assert_eq!(wire.fetch("t", 0, 0, 0).await.values, acknowledged);
+        broker.shutdown().await;
+    });
+}
+
+/// Proves: while the log cannot be written, reads go on, and a Produce gets a retriable error in the end.
+#[test]
+fn reads_go_on_while_the_log_is_dead() {
+    run(async {
+        let disk = SimDisk::new(3);
+        let broker = start(&disk).await;
+        let mut wire = Wire::connect(&broker).await;
+        wire.create_topic("t", 1).await;
+        assert_eq!(wire.produce("t", 0, &["before"]).await, (0, 0));
+        disk.set_plan(ottla_env::disk::sim::FaultPlan::default().with(Fault::SyncError, 1_000_000));
+        let produce = wire.send(&produce_request("t", 0, &["during"], -1), 9).await;
+        let mut reader = Wire::connect(&broker).await;
+        let fetch = reader.send(&fetch_request("t", 0, 0, 0), 11).await;
+        let fetched = reader.receive::<m::FetchRequest>(fetch, 11).await;
+        assert_eq!(fetched.responses[0].partitions[0].high_watermark, 1);
+        let answer = wire.receive::<m::ProduceRequest>(produce, 9).await;
+        let code = answer.responses[0].partition_responses[0].error_code;
+        assert!(code == 20 || code == 19, "retriable, and honest about the outcome: {code}");
+        disk.set_plan(ottla_env::disk::sim::FaultPlan::default());
+        assert_eq!(wire.produce("t", 0, &["after"]).await.0, 0);
+        broker.shutdown().await;
+    });
+}
