@@ -31,7 +31,7 @@ const LEFT_OUT: [(&str, &str); 2] = [
 ];
 
 /// Where the jars are.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Options {
     /// Folder with kafka-clients-*.jar and the coordinators' jars [default: the oracle's, see compat/]
     #[arg(long, value_name = "DIR")]
@@ -55,7 +55,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(problems.is_empty())
 }
 
-fn default_jar_dir() -> PathBuf {
+/// Where `compat/kafka-oracle install` puts the jars.
+pub(crate) fn default_jar_dir() -> PathBuf {
     let compat = env::var_os("COMPAT_DIR").map(PathBuf::from).unwrap_or_else(|| {
         let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
         home.join(".cache/ottla-compat")

@@ -2,14 +2,13 @@
 //!
 //! Every step runs even if an earlier one failed, so that one run shows everything that is to be done.
 
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::json;
 
 use crate::run::{self, Workspace};
-use crate::{prove, test, tidy};
+use crate::{prove, schema, test, tidy};
 
 /// Seeds of the short simulation.
 const SMOKE_SEEDS: u64 = 50;
@@ -61,53 +60,60 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
+impl Verdict {
+    /// Of a step that has said itself what is wrong.
+    fn of(good: bool) -> Self {
+        if good { Self::Passed } else { Self::Failed("see above".into()) }
+    }
+}
+
 type Action = fn(&Workspace) -> Result<Verdict>;
 
 /// The steps in order: what fails fast comes first.
-fn steps() -> [(&'static str, Action); 7] {
+fn steps() -> [(&'static str, Action); 8] {
     [
         ("format", |workspace| cargo(workspace, &["fmt", "--all", "--", "--check"])),
-        ("tidy", |workspace| {
-            let problems = tidy::problems(workspace)?;
-            problems.iter().for_each(|problem| println!("{problem}"));
-            Ok(if problems.is_empty() {
-                Verdict::Passed
-            } else {
-                Verdict::Failed(format!("{}", problems.len()))
-            })
-        }),
+        ("tidy", tidy_tree),
         ("lints", |workspace| {
             cargo(workspace, &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])
         }),
-        ("docs", |workspace| {
-            let mut command = run::cargo();
-            command.env("RUSTDOCFLAGS", "--deny warnings");
-            command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
-            finish(command.current_dir(&workspace.root))
-        }),
-        ("licences", |workspace| {
-            if run::on_path("cargo-deny") {
-                return cargo(workspace, &["deny", "--offline", "check", "licenses", "bans", "sources"]);
-            }
-            Ok(Verdict::Skipped("cargo-deny is not installed"))
-        }),
-        ("tests", |_| {
-            let passed = test::run(&test::Options::default())?;
-            Ok(if passed { Verdict::Passed } else { Verdict::Failed("see above".into()) })
-        }),
-        ("simulation", |workspace| {
-            let proof = prove::power_cut(workspace, SMOKE_SEEDS)?;
-            Ok(if proof.passed { Verdict::Passed } else { Verdict::Failed(proof.result.to_string()) })
-        }),
+        ("docs", docs),
+        ("licences", licences),
+        ("schema", schema_check),
+        ("tests", |_| Ok(Verdict::of(test::run(&test::Options::default())?))),
+        ("simulation", |workspace| Ok(Verdict::of(prove::power_cut(workspace, SMOKE_SEEDS)?.passed))),
     ]
 }
 
-fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<Verdict> {
-    finish(run::cargo().current_dir(&workspace.root).args(arguments))
+fn tidy_tree(workspace: &Workspace) -> Result<Verdict> {
+    let problems = tidy::problems(workspace)?;
+    problems.iter().for_each(|problem| println!("{problem}"));
+    Ok(Verdict::of(problems.is_empty()))
 }
 
-fn finish(command: &mut Command) -> Result<Verdict> {
-    run::check(command)?;
+fn docs(workspace: &Workspace) -> Result<Verdict> {
+    let mut command = run::cargo();
+    command.current_dir(&workspace.root).env("RUSTDOCFLAGS", "--deny warnings");
+    run::check(command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]))?;
+    Ok(Verdict::Passed)
+}
+
+fn licences(workspace: &Workspace) -> Result<Verdict> {
+    if !run::on_path("cargo-deny") {
+        return Ok(Verdict::Skipped("cargo-deny is not installed"));
+    }
+    cargo(workspace, &["deny", "--offline", "check", "licenses", "bans", "sources"])
+}
+
+fn schema_check(_: &Workspace) -> Result<Verdict> {
+    if !schema::default_jar_dir().is_dir() {
+        return Ok(Verdict::Skipped("Kafka's jars are not here; `compat/kafka-oracle install` fetches them"));
+    }
+    Ok(Verdict::of(schema::run(&schema::Options::default())?))
+}
+
+fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<Verdict> {
+    run::check(run::cargo().current_dir(&workspace.root).args(arguments))?;
     Ok(Verdict::Passed)
 }
 
