@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::Config;
 use crate::handlers::fetch::sessions::FetchSessions;
 use crate::limits;
+use crate::net::frames::RequestBudget;
 use crate::shard::ShardHandle;
 use crate::shard::view::View;
 
@@ -22,7 +23,7 @@ pub struct Shared {
     /// What readers see.
     pub view: Arc<View>,
     /// Bytes of requests in the broker.
-    pub request_budget: Arc<Semaphore>,
+    pub request_budget: RequestBudget,
     /// Bytes of fetched data between disk and socket.
     pub fetch_budget: Arc<Semaphore>,
     /// Incremental fetch sessions (KIP-227).
@@ -44,7 +45,7 @@ impl Shared {
         stop: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            request_budget: Arc::new(Semaphore::new(config.queued_max_request_bytes)),
+            request_budget: RequestBudget::new(config.queued_max_request_bytes, config.socket_request_max_bytes),
             fetch_budget: Arc::new(Semaphore::new(limits::FETCH_IN_FLIGHT_BYTES_MAX)),
             sessions: FetchSessions::new(config.fetch_sessions_max, session_seed),
             config,

@@ -60,6 +60,11 @@ impl<T> Paged<T> {
         self.len
     }
 
+    /// One past the largest slot that may be in use.
+    pub(crate) fn slot_bound(&self) -> u32 {
+        u32::try_from(self.pages.len() * PAGE_SLOTS).expect("limits keep the slab small")
+    }
+
     /// The value in a slot.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
@@ -104,9 +109,13 @@ impl<T: Clone> Paged<T> {
     /// changes. Missing pages in front of it are made, so callers bound the slot first.
     pub(crate) fn insert_at(&mut self, slot: u32, value: T) -> bool {
         let (page, place) = split(slot);
-        while self.pages.len() <= page {
-            self.open_pages.insert(u32::try_from(self.pages.len()).expect("limits keep the slab small"));
-            self.pages.push(Arc::new(Page::new()));
+        if self.pages.len() <= page {
+            // One empty page stands for all of them until it is written to.
+            let empty = Arc::new(Page::new());
+            for missing in self.pages.len()..=page {
+                self.open_pages.insert(u32::try_from(missing).expect("limits keep the slab small"));
+                self.pages.push(empty.clone());
+            }
         }
         if self.pages[page].slots[place].is_some() {
             return false;

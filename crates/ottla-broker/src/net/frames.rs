@@ -1,7 +1,8 @@
 //! Frames on a socket: a length of 4 bytes, then the request or answer.
 //!
 //! A frame's buffer grows as its bytes arrive, whatever its length claims, and only within the bytes that all
-//! requests together may occupy.
+//! requests together may occupy. Large frames have a budget of their own, so that who claims much and sends
+//! little holds up nobody but others of that kind.
 
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const STEP_BYTES: usize = 1 << 20;
 /// How long the rest of a frame may take once its length has come.
 const FRAME_TIME: Duration = Duration::from_secs(60);
+
+/// Bytes of requests that may be in the broker, read or being read.
+pub struct RequestBudget {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+impl RequestBudget {
+    /// Half of the bytes for frames of at most 1 MiB, half for larger ones; each half holds at least one frame.
+    pub fn new(bytes: usize, frame_bytes_max: usize) -> Self {
+        let half = (bytes / 2).max(STEP_BYTES);
+        Self { small: Arc::new(Semaphore::new(half)), large: Arc::new(Semaphore::new(half.max(frame_bytes_max))) }
+    }
+
+    async fn acquire(&self, length: usize) -> OwnedSemaphorePermit {
+        let budget = if length <= STEP_BYTES { &self.small } else { &self.large };
+        let permits = u32::try_from(length).expect("the bound of a frame fits in 32 bits");
+        budget.clone().acquire_many_owned(permits).await.expect("the budget is never closed")
+    }
+}
 
 /// Why no further frame can be read.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +62,7 @@ pub async fn read_frame(
     socket: &mut OwnedReadHalf,
     bytes_max: usize,
     idle: Duration,
-    budget: &Arc<Semaphore>,
+    budget: &RequestBudget,
 ) -> Result<(Bytes, OwnedSemaphorePermit), FrameError> {
     let mut head = [0; 4];
     let first = time::timeout(idle, socket.read(&mut head)).await.map_err(|_| FrameError::Idle(idle))?;
@@ -57,8 +78,7 @@ pub async fn read_frame(
     let claimed = i32::from_be_bytes(head);
     let length = usize::try_from(claimed).ok().filter(|length| (1..=bytes_max).contains(length));
     let length = length.ok_or(FrameError::Length { claimed, max: bytes_max })?;
-    let permits = u32::try_from(length).expect("the bound of a frame fits in 32 bits");
-    let permit = budget.clone().acquire_many_owned(permits).await.expect("the budget is never closed");
+    let permit = budget.acquire(length).await;
     let body = time::timeout(FRAME_TIME, read_body(socket, length)).await;
     let body = body.map_err(|_| FrameError::Slow { length })??;
     Ok((body, permit))

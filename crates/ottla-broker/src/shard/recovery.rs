@@ -42,12 +42,17 @@ pub fn recover(
     clock: &Arc<dyn Clock>,
 ) -> Result<Recovered, RecoverError> {
     let mut opening = ottla_storage::open(disk.clone(), options.clone())?;
-    let mut restore = Restore::new(core.clone());
     let mut time = opening.snapshot().map_or(0, |snapshot| snapshot.shard_time);
-    for chunk in opening.snapshot_chunks()?.into_iter().flatten() {
-        restore.feed(&chunk?)?;
-    }
-    let mut state = restore.finish()?;
+    let mut state = match opening.snapshot_chunks()? {
+        None => ShardState::new(core.clone()),
+        Some(chunks) => {
+            let mut restore = Restore::new(core.clone());
+            for chunk in chunks {
+                restore.feed(&chunk?)?;
+            }
+            restore.finish()?
+        }
+    };
     while let Some(frame) = opening.next_frame()? {
         time = frame.shard_time;
         state

@@ -1,0 +1,192 @@
+//! Connection marks: how a late request of protocol v1 is told from a punctual one (eos-semantics, section 8).
+//!
+//! Place in the walk: the handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit and Produce
+//! ask before they decide. With protocol v1 nothing in a request names its transaction. But a client that gave a
+//! request up has opened a newer connection for its next ones, and connections are numbered in the order of
+//! their acceptance: what arrives for the same pair on an older connection than the newest that spoke for it is
+//! late. It is dropped unanswered and its connection closed.
+//!
+//! Invariants: volatile; a missing mark only lets a request pass. Only requests of the current pair set marks,
+//! so that nobody can cut the owner off by naming him. Each family has marks of its own, since some clients use
+//! separate connections for data and coordinators. Bounded: the older half is forgotten when a table is full.
+
+use std::hash::Hash;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+use ottla_protocol::types::{Text, TopicIdPartition};
+
+use super::state::Pair;
+use crate::command::ConnectionId;
+use crate::config::CoreConfig;
+
+/// Who spoke last for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    pair: Pair,
+    connection: ConnectionId,
+}
+
+/// Marks by key, in two generations: when the young one is full the old one is forgotten.
+#[derive(Debug)]
+struct Marks<K> {
+    young: HashMap<K, Mark, FixedState>,
+    old: HashMap<K, Mark, FixedState>,
+    hasher: FixedState,
+    generation_max: usize,
+}
+
+impl<K: Hash + Eq> Marks<K> {
+    fn new(seed: u64, marks_max: usize) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        Self {
+            young: HashMap::with_hasher(hasher.clone()),
+            old: HashMap::with_hasher(hasher.clone()),
+            hasher,
+            generation_max: (marks_max / 2).max(1),
+        }
+    }
+
+    fn is_late(&self, key: &K, pair: Pair, connection: ConnectionId) -> bool {
+        let mark = self.young.get(key).or_else(|| self.old.get(key));
+        mark.is_some_and(|mark| mark.pair == pair && connection < mark.connection)
+    }
+
+    fn note(&mut self, key: K, pair: Pair, connection: ConnectionId) {
+        if self.is_late(&key, pair, connection) {
+            return;
+        }
+        if self.young.len() >= self.generation_max && !self.young.contains_key(&key) {
+            let empty = HashMap::with_hasher(self.hasher.clone());
+            self.old = std::mem::replace(&mut self.young, empty);
+        }
+        self.young.insert(key, Mark { pair, connection });
+    }
+}
+
+/// All marks, and how many requests they cut.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    enabled: bool,
+    transactional_ids: Marks<Text>,
+    groups: Marks<(Text, i64)>,
+    partitions: Marks<(TopicIdPartition, i64)>,
+    cut: u64,
+}
+
+impl Fence {
+    /// No marks yet.
+    pub(crate) fn new(config: &CoreConfig) -> Self {
+        let (seed, marks_max) = (config.hash_seed, config.limits.fence_marks_max);
+        Self {
+            enabled: config.connection_fence_enable,
+            transactional_ids: Marks::new(seed, marks_max),
+            groups: Marks::new(seed, marks_max),
+            partitions: Marks::new(seed, marks_max),
+            cut: 0,
+        }
+    }
+
+    /// How many requests were found late since this tenure began. A healthy client never causes one.
+    pub(crate) fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    /// The broker's own requests (connection 0) are never late.
+    fn judge(&mut self, is_late: bool, connection: ConnectionId) -> bool {
+        let is_late = is_late && self.enabled && connection != ConnectionId::default();
+        self.cut += u64::from(is_late);
+        is_late
+    }
+
+    /// Whether a coordinator request for this id and (current) pair is late. Counts it if so.
+    pub(crate) fn late_for_id(&mut self, id: &Text, pair: Pair, connection: ConnectionId) -> bool {
+        let is_late = self.transactional_ids.is_late(id, pair, connection);
+        self.judge(is_late, connection)
+    }
+
+    /// Notes a coordinator request of the current pair.
+    pub(crate) fn note_id(&mut self, id: &Text, pair: Pair, connection: ConnectionId) {
+        self.transactional_ids.note(id.detached(), pair, connection);
+    }
+
+    /// Whether a TxnOffsetCommit for this group and (current) pair is late. Counts it if so.
+    pub(crate) fn late_for_group(&mut self, group: &Text, pair: Pair, connection: ConnectionId) -> bool {
+        let is_late = self.groups.is_late(&(group.clone(), pair.producer_id), pair, connection);
+        self.judge(is_late, connection)
+    }
+
+    /// Notes a TxnOffsetCommit of the current pair.
+    pub(crate) fn note_group(&mut self, group: &Text, pair: Pair, connection: ConnectionId) {
+        self.groups.note((group.detached(), pair.producer_id), pair, connection);
+    }
+
+    /// Whether a transactional Produce of protocol v1 by this pair is late. Counts it if so.
+    pub(crate) fn late_for_partition(
+        &mut self,
+        partition: TopicIdPartition,
+        pair: Pair,
+        connection: ConnectionId,
+    ) -> bool {
+        let is_late = self.partitions.is_late(&(partition, pair.producer_id), pair, connection);
+        self.judge(is_late, connection)
+    }
+
+    /// Notes a transactional Produce of protocol v1 that was accepted.
+    pub(crate) fn note_partition(&mut self, partition: TopicIdPartition, pair: Pair, connection: ConnectionId) {
+        self.partitions.note((partition, pair.producer_id), pair, connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAIR: Pair = Pair { producer_id: 7, producer_epoch: 3 };
+
+    fn fence(marks_max: usize) -> Fence {
+        let mut config = CoreConfig::default();
+        config.limits.fence_marks_max = marks_max;
+        Fence::new(&config)
+    }
+
+    /// Scenario 82: only an older connection with the same pair is late; another pair, an equal or newer
+    /// connection, the broker itself, another family are not. Cuts are counted.
+    #[test]
+    fn only_older_connections_are_late() {
+        let (mut fence, id) = (fence(10), Text::from("t"));
+        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(1)));
+        fence.note_id(&id, PAIR, ConnectionId(5));
+        fence.note_id(&id, PAIR, ConnectionId(4));
+        assert!(fence.late_for_id(&id, PAIR, ConnectionId(4)));
+        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(5)));
+        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(6)));
+        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(0)));
+        assert!(!fence.late_for_id(&id, Pair { producer_epoch: 4, ..PAIR }, ConnectionId(4)));
+        assert!(!fence.late_for_group(&id, PAIR, ConnectionId(4)));
+        assert_eq!(fence.cut(), 1);
+        fence.note_id(&id, Pair { producer_epoch: 4, ..PAIR }, ConnectionId(2));
+        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(1)), "the mark is empty when the pair changes");
+    }
+
+    /// The tables are bounded, and the marks noted last survive.
+    #[test]
+    fn bounded() {
+        let mut fence = fence(10);
+        for partition in 0..1000 {
+            let partition = TopicIdPartition { partition, ..TopicIdPartition::default() };
+            fence.note_partition(partition, PAIR, ConnectionId(9));
+            assert!(fence.partitions.young.len() + fence.partitions.old.len() <= 10);
+            assert!(fence.late_for_partition(partition, PAIR, ConnectionId(8)));
+        }
+    }
+
+    /// Switched off it lets everything pass.
+    #[test]
+    fn switchable() {
+        let config = CoreConfig { connection_fence_enable: false, ..CoreConfig::default() };
+        let mut fence = Fence::new(&config);
+        fence.note_group(&Text::from("g"), PAIR, ConnectionId(9));
+        assert!(!fence.late_for_group(&Text::from("g"), PAIR, ConnectionId(1)));
+    }
+}
