@@ -34,7 +34,7 @@ mod offsets;
 mod record;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use commit::{offset_commit, txn_offset_commit};
 pub(crate) use fetch::offset_fetch;

@@ -27,7 +27,7 @@ mod sweep;
 mod write_markers;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::types::{Text, TopicIdPartition};
@@ -46,6 +46,14 @@ use crate::cluster;
 use crate::command::ConnectionId;
 use crate::decision::Reply;
 use crate::shard::{ShardState, Step};
+
+impl ShardState {
+    /// Requests of protocol v1 that were found late, and whose connection was closed, since this tenure began.
+    /// A healthy client never causes one.
+    pub fn late_requests(&self) -> u64 {
+        self.volatile.fence.cut()
+    }
+}
 
 /// Whether the open transaction of this producer has the partition, for a Produce of protocol v1. Coordinator's
 /// codes: 49, 51, 90, 120.

@@ -88,16 +88,10 @@ fn write_marker(step: &mut Step<'_>, partition: TopicIdPartition, marker: &Marke
         Ok(()) => step.append_marker(partition, marker),
         // An operator's marker has raised it; ours must not fail for that, nor lower it again.
         Err(ErrorCode::TransactionCoordinatorFenced) => {
-            let coordinator_epoch = stored_coordinator_epoch(step.state, partition, marker.producer_id);
+            let coordinator_epoch = step.stored_coordinator_epoch(partition, marker.producer_id);
             step.append_marker(partition, &Marker { coordinator_epoch, ..*marker });
         }
         // Beyond the marker's epoch: nothing of this transaction can be open there.
         Err(_) => {}
     }
-}
-
-fn stored_coordinator_epoch(state: &ShardState, partition: TopicIdPartition, producer_id: i64) -> i32 {
-    let slot = state.partitions.slot(partition).expect("the marker was checked against it");
-    let producer = state.partitions.producer(slot, producer_id).expect("it has an epoch to fence with");
-    producer.coordinator_epoch()
 }

@@ -87,8 +87,7 @@ pub(crate) fn init_producer_id(step: &mut Step<'_>, context: &Context, request: 
     let rests_on = match &request.transactional_id {
         _ if step.has_entries() => step.position(),
         Some(id) => step.state.transactions.rests_on(id),
-        // The block it is from was reserved at or before the state's position.
-        None => step.position(),
+        None => step.state.producer_ids.rests_on(),
     };
     answer(step, context, outcome, rests_on);
 }

@@ -124,7 +124,7 @@ fn case(v2: bool, late: Late, ended: Ended, place: Place, commits: bool) {
     }
     let now = case.broker.id("t").pair();
     let same_epoch = now == pair;
-    let mut arrive = |case: &mut Case| {
+    let arrive = |case: &mut Case| {
         let cut = case.broker.state.volatile.fence.cut();
         let code = case.send(OLD, late, pair, 1, "late", 2);
         assert_eq!(case.broker.state.volatile.fence.cut() - cut, u64::from(code == CLOSED), "{what}: counted");

@@ -247,7 +247,7 @@ fn scenario_38_39_additions() {
 #[test]
 fn scenario_40_verify_and_add_for_others() {
     let (mut broker, pair) = started("t");
-    let mut ask = |broker: &mut Broker, id: &str, verify_only, partitions: &[i32]| {
+    let ask = |broker: &mut Broker, id: &str, verify_only, partitions: &[i32]| {
         let transaction = |id: &str| m::add_partitions_to_txn_request::AddPartitionsToTxnTransaction {
             transactional_id: Text::from(id),
             producer_id: pair.producer_id,
@@ -508,7 +508,7 @@ fn scenario_52_list_and_describe() {
     let (_, y) = broker.init("y", None);
     assert_eq!(broker.produce(12, "x", x, &to("a", 0), "v"), 0);
     broker.now += 5000;
-    let mut list = |broker: &mut Broker, change: &dyn Fn(&mut m::ListTransactionsRequest)| {
+    let list = |broker: &mut Broker, change: &dyn Fn(&mut m::ListTransactionsRequest)| {
         let mut request = m::ListTransactionsRequest { duration_filter: -1, ..Default::default() };
         change(&mut request);
         let Reply::ListTransactions(response) = broker.ask(2, CommandBody::ListTransactions(request)) else {
