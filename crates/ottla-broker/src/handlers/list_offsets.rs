@@ -91,7 +91,8 @@ async fn find(
         partition_index: wanted.partition_index,
         timestamp,
         offset,
-        leader_epoch: epoch_at(&published, offset),
+        // Older answers have no place for it.
+        leader_epoch: if version >= 4 { epoch_at(&published, offset) } else { -1 },
         ..Default::default()
     })
 }
