@@ -91,6 +91,11 @@ impl SimDisk {
         self.state().next.push((fault, prefix.to_owned()));
     }
 
+    /// Forgets injected faults that have not fired.
+    pub fn clear_injected(&self) {
+        self.state().next.clear();
+    }
+
     /// Faults that were injected and have not fired yet.
     pub fn waiting_faults(&self) -> usize {
         self.state().next.len()
@@ -161,7 +166,14 @@ impl SimDisk {
         let file = state.inode(inode);
         file.cache.flip_bit(offset, bit);
         file.platter.flip_bit(offset, bit);
+        state.fired(F::BitFlipRest);
         Ok(())
+    }
+
+    /// Names and lengths of the files as the process sees them, for tests; not an operation of the process.
+    pub fn files(&self) -> Vec<(String, u64)> {
+        let state = self.state();
+        state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[inode].cache.len())).collect()
     }
 
     /// What the platter has of a file, for tests; not an operation of the process.

@@ -1,0 +1,196 @@
+//! What one run is made of, drawn from its seed: sizes, clients, faults and their rates, and the planted bug.
+//!
+//! Each fault is first drawn on or off and then gets a rate (swarm testing), so that some runs have one fault
+//! only and some have all. A failing run prints its options; they follow from the seed and need not be given.
+
+use ottla_env::disk::sim::{Fault, FaultPlan};
+use ottla_env::rng::{Rng, SeededRng};
+
+/// Bugs that the simulator can plant in its own shell or disk, to show that the checker finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    /// Syncs say that they are done and do nothing.
+    SkipSync,
+    /// Answers leave when they are decided.
+    AnswerBeforeDurable,
+    /// Bounds are published when they are decided.
+    PublishBeforeDurable,
+    /// After a failed append the shell goes on as if it had succeeded ("try the sync again").
+    AnswerAfterFailedSync,
+    /// After a reload all waiting answers leave, also those whose position did not survive.
+    ReleaseAllAfterReload,
+    /// After a reload requests whose decision survived are decided a second time.
+    DecideSurvivorsAgain,
+    /// The last frame is not replayed.
+    SkipLastFrame,
+    /// The entries of one decision go into two frames.
+    SplitDecision,
+    /// A repeated batch gets a fresh sequence: no duplicate is ever found.
+    DropDuplicateCheck,
+    /// Produce answers name an offset that is one too high.
+    WrongBaseOffset,
+    /// A read_committed fetch reads to the high watermark.
+    ReadBeyondLastStable,
+    /// A read_committed fetch is not told of aborted transactions.
+    DropAbortedIndex,
+    /// Shard time is the wall clock.
+    ShardTimeFollowsWall,
+    /// The reload goes on at the epoch it had.
+    KeepEpoch,
+}
+
+impl Bug {
+    /// Every bug.
+    pub const ALL: [Self; 14] = [
+        Self::SkipSync,
+        Self::AnswerBeforeDurable,
+        Self::PublishBeforeDurable,
+        Self::AnswerAfterFailedSync,
+        Self::ReleaseAllAfterReload,
+        Self::DecideSurvivorsAgain,
+        Self::SkipLastFrame,
+        Self::SplitDecision,
+        Self::DropDuplicateCheck,
+        Self::WrongBaseOffset,
+        Self::ReadBeyondLastStable,
+        Self::DropAbortedIndex,
+        Self::ShardTimeFollowsWall,
+        Self::KeepEpoch,
+    ];
+}
+
+/// How many clients of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clients {
+    /// Without producer id; they never repeat anything.
+    pub plain: u32,
+    /// Idempotent, up to five batches in flight per partition, repeated until answered.
+    pub idempotent: u32,
+    /// Transactional, protocol v1.
+    pub transactional_v1: u32,
+    /// Transactional, protocol v2.
+    pub transactional_v2: u32,
+    /// Committing offsets outside of transactions.
+    pub offsets: u32,
+}
+
+/// One run. Rates are in a million.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Virtual time during which clients begin new work, ms.
+    pub duration_ms: u64,
+    /// Who works.
+    pub clients: Clients,
+    /// Topics from the beginning.
+    pub topics: u32,
+    /// Partitions of each.
+    pub partitions: i32,
+    /// Partitions of each of the two internal topics.
+    pub internal_partitions: i32,
+    /// Whether topics come and go, and records are deleted.
+    pub admin: bool,
+    /// Largest padding of a record, bytes.
+    pub padding_bytes_max: u64,
+    /// Size of a log file, bytes.
+    pub file_bytes: u64,
+    /// Memory for tail reads, bytes.
+    pub tail_bytes_max: usize,
+    /// Most decisions of a frame.
+    pub frame_decisions_max: u64,
+    /// Faults of the disk while the broker runs.
+    pub faults: FaultPlan,
+    /// Mean time between crashes, ms.
+    pub crash_mean_ms: u64,
+    /// Of the crashes, how many are kills of the process; the others are power cuts.
+    pub kill_rate: u32,
+    /// Whether a recovery is cut off by the next crash.
+    pub recovery_crash_rate: u32,
+    /// Mean time between cut connections of one client, ms.
+    pub cut_mean_ms: u64,
+    /// Whether a request of a cut connection is still delivered, late.
+    pub late_rate: u32,
+    /// Mean time between client crashes, ms.
+    pub client_crash_mean_ms: u64,
+    /// Whether a crashed client goes on as a zombie.
+    pub zombie_rate: u32,
+    /// Mean time between pauses of the whole broker, ms.
+    pub pause_mean_ms: u64,
+    /// Mean time between steps of the wall clock, ms.
+    pub clock_step_mean_ms: u64,
+    /// Mean time between snapshots, ms.
+    pub snapshot_mean_ms: u64,
+    /// Whether live, shadow and reloaded states are compared.
+    pub compare_states: bool,
+    /// The planted bug.
+    pub bug: Option<Bug>,
+}
+
+impl Options {
+    /// The options of a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = SeededRng::new(seed ^ 0x6f70_7469_6f6e_7300);
+        let rng = &mut rng;
+        let some =
+            |rng: &mut SeededRng, low: u64, high: u64| u32::try_from(rng.between(low, high)).expect("small");
+        Self {
+            duration_ms: rng.between(4_000, 15_000),
+            clients: Clients {
+                plain: some(rng, 0, 1),
+                idempotent: some(rng, 0, 2),
+                transactional_v1: some(rng, 0, 2),
+                transactional_v2: some(rng, 1, 2),
+                offsets: some(rng, 0, 1),
+            },
+            topics: some(rng, 1, 2),
+            partitions: i32::try_from(rng.between(1, 3)).expect("small"),
+            internal_partitions: i32::try_from(rng.between(1, 4)).expect("small"),
+            admin: rng.one_in(2),
+            padding_bytes_max: [0, 200, 2_000, 12_000][rng.index(4)],
+            file_bytes: [16 << 10, 32 << 10, 128 << 10][rng.index(3)],
+            tail_bytes_max: [0, 4 << 10, 1 << 20][rng.index(3)],
+            frame_decisions_max: [1, 4, 64][rng.index(3)],
+            faults: faults(rng),
+            crash_mean_ms: [500, 2_000, 6_000][rng.index(3)],
+            kill_rate: [0, 300_000, 700_000][rng.index(3)],
+            recovery_crash_rate: [0, 300_000, 600_000][rng.index(3)],
+            cut_mean_ms: [300, 2_000, 1_000_000][rng.index(3)],
+            late_rate: [0, 500_000][rng.index(2)],
+            client_crash_mean_ms: [1_000, 5_000, 1_000_000][rng.index(3)],
+            zombie_rate: [0, 500_000][rng.index(2)],
+            pause_mean_ms: [3_000, 1_000_000][rng.index(2)],
+            clock_step_mean_ms: [2_000, 1_000_000][rng.index(2)],
+            snapshot_mean_ms: [200, 1_500, 1_000_000][rng.index(3)],
+            compare_states: true,
+            bug: None,
+        }
+    }
+
+    /// The options of a seed with a planted bug: only the history is judged, not the states.
+    pub fn with_bug(seed: u64, bug: Bug) -> Self {
+        Self { bug: Some(bug), compare_states: false, ..Self::from_seed(seed) }
+    }
+}
+
+/// Faults that fire while the broker runs. Bits flip on reads only; at rest only in snapshots, where another copy
+/// of the same state exists.
+fn faults(rng: &mut SeededRng) -> FaultPlan {
+    let rates = [
+        (Fault::WriteError, 4_000),
+        (Fault::WriteErrorPartial, 4_000),
+        (Fault::ShortWrite, 20_000),
+        (Fault::NoSpaceWrite, 4_000),
+        (Fault::NoSpaceCreate, 60_000),
+        (Fault::SyncError, 6_000),
+        (Fault::DirSyncError, 20_000),
+        (Fault::SlowSync, 10_000),
+        (Fault::ReadError, 3_000),
+    ];
+    let mut plan = FaultPlan::default();
+    for (fault, most) in rates {
+        if rng.one_in(3) {
+            let rate = u32::try_from(rng.between(most / 10, most)).expect("below a million");
+            plan = plan.with(fault, rate);
+        }
+    }
+    plan
+}
