@@ -148,7 +148,8 @@ impl Groups {
     /// When it cannot be read.
     pub(crate) fn apply(&mut self, entry: &Entry, position: Position) -> Result<(), ReplayError> {
         let header = &entry.header;
-        let error = |reason| ReplayError::Record { partition: entry.partition, offset: header.base_offset, reason };
+        let error =
+            |reason| ReplayError::Record { partition: entry.partition, offset: header.base_offset, reason };
         if header.is_control() {
             return Ok(()); // a control batch that is no marker
         }
@@ -166,7 +167,10 @@ impl Groups {
                         None => values.committed = Some(commit),
                     });
                     if let Some(producer_id) = producer_id {
-                        self.pending.entry((entry.partition.partition, producer_id)).or_default().insert(slot);
+                        self.pending
+                            .entry((entry.partition.partition, producer_id))
+                            .or_default()
+                            .insert(slot);
                     }
                 }
                 Decoded::Tombstone(key) => self.remove(&key, position),
@@ -178,7 +182,13 @@ impl Groups {
 
     /// Applies a marker in a partition of `__consumer_offsets`: the pending offsets of that producer count now,
     /// or are dropped.
-    pub(crate) fn apply_marker(&mut self, log_partition: i32, producer_id: i64, commit: bool, position: Position) {
+    pub(crate) fn apply_marker(
+        &mut self,
+        log_partition: i32,
+        producer_id: i64,
+        commit: bool,
+        position: Position,
+    ) {
         for slot in self.pending.remove(&(log_partition, producer_id)).unwrap_or_default() {
             self.change(slot, |values| values.end(producer_id, commit));
             let group = self.slot(slot).key.group.clone();

@@ -151,4 +151,5 @@ fn note_connection(step: &mut Step<'_>, id: &Text, pair: Pair, connection: Conne
 }
 
 /// The answer to a late request: none, and the end of its connection.
-pub(crate) const LATE: Reply = Reply::Close("late request of an older connection for a transaction of protocol v1");
+pub(crate) const LATE: Reply =
+    Reply::Close("late request of an older connection for a transaction of protocol v1");

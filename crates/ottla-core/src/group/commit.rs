@@ -9,7 +9,9 @@
 //! that is refused.
 
 use ottla_protocol::error::ErrorCode;
-use ottla_protocol::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
+use ottla_protocol::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
 use ottla_protocol::messages::txn_offset_commit_response::{
     TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
 };
@@ -57,11 +59,18 @@ struct Judged {
 }
 
 /// Judges every partition by itself. `expire_timestamp` is -1 for "by the retention".
-fn judge(step: &Step<'_>, group: &Text, topics: &[WantedTopic], by_id: bool, expire_timestamp: i64) -> Judged {
+fn judge(
+    step: &Step<'_>,
+    group: &Text,
+    topics: &[WantedTopic],
+    by_id: bool,
+    expire_timestamp: i64,
+) -> Judged {
     let state = &*step.state;
     let mut judged = Judged { records: Vec::new(), codes: Vec::with_capacity(topics.len()), missing: false };
     for wanted in topics {
-        let topic = if by_id { state.topics.by_id(wanted.topic_id) } else { state.topics.by_name(&wanted.name) };
+        let topic =
+            if by_id { state.topics.by_id(wanted.topic_id) } else { state.topics.by_name(&wanted.name) };
         let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
         let mut codes = Vec::with_capacity(wanted.partitions.len());
         for partition in &wanted.partitions {
@@ -71,7 +80,9 @@ fn judge(step: &Step<'_>, group: &Text, topics: &[WantedTopic], by_id: bool, exp
                 Some(topic) if topic.partition(partition.partition).is_none() => {
                     Some(ErrorCode::UnknownTopicOrPartition)
                 }
-                Some(_) if metadata.len() > metadata_bytes_max(state) => Some(ErrorCode::OffsetMetadataTooLarge),
+                Some(_) if metadata.len() > metadata_bytes_max(state) => {
+                    Some(ErrorCode::OffsetMetadataTooLarge)
+                }
                 Some(topic) => {
                     let key = OffsetKey {
                         group: group.clone(),
@@ -158,8 +169,11 @@ pub(crate) fn offset_commit(step: &mut Step<'_>, context: &Context, request: Off
                 .collect(),
         })
         .collect();
-    let expire_timestamp =
-        if request.retention_time_ms >= 0 { step.now.0.saturating_add(request.retention_time_ms) } else { -1 };
+    let expire_timestamp = if request.retention_time_ms >= 0 {
+        step.now.0.saturating_add(request.retention_time_ms)
+    } else {
+        -1
+    };
     let judged = judge(step, group, &topics, context.version >= COMMIT_BY_ID, expire_timestamp);
     let absent = if context.version >= 9 { ErrorCode::GroupIdNotFound } else { ErrorCode::IllegalGeneration };
     let committer = Committer { group, generation: request.generation_id_or_member_epoch, absent };
@@ -234,7 +248,9 @@ pub(crate) fn txn_offset_commit(step: &mut Step<'_>, context: &Context, request:
     let committer = Committer { group, generation: request.generation_id_or_member_epoch, absent };
     let outcome = check_transaction(step.state, context.version, id, pair, group)
         .and_then(|partition| check_group(step.state, &committer, judged.records.len()).map(|()| partition))
-        .and_then(|partition| step.check_epoch(partition, pair.producer_id, pair.producer_epoch).map(|()| partition));
+        .and_then(|partition| {
+            step.check_epoch(partition, pair.producer_id, pair.producer_epoch).map(|()| partition)
+        });
     if let Ok(partition) = outcome
         && !judged.records.is_empty()
     {

@@ -9,8 +9,8 @@
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use ottla_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 use ottla_protocol::types::{Text, Uuid};
@@ -82,7 +82,8 @@ struct Query<'a> {
 
 impl Query<'_> {
     fn topic(&self, state: &ShardState, asked: &Asked<'_>) -> FetchedTopic {
-        let topic = if self.by_id { state.topics.by_id(asked.topic_id) } else { state.topics.by_name(asked.name) };
+        let topic =
+            if self.by_id { state.topics.by_id(asked.topic_id) } else { state.topics.by_name(asked.name) };
         let partitions = asked.partitions.iter().map(|&partition| match topic {
             None if self.by_id => Fetched::none(partition, ErrorCode::UnknownTopicId),
             None => Fetched::none(partition, ErrorCode::None),
@@ -171,11 +172,8 @@ fn many_groups(
     let mut rests_on = Position::default();
     for group in &request.groups {
         rests_on = rests_on.max(state.groups.rests_on(&group.group_id));
-        let query = Query {
-            group: &group.group_id,
-            by_id: version >= BY_ID,
-            require_stable: request.require_stable,
-        };
+        let query =
+            Query { group: &group.group_id, by_id: version >= BY_ID, require_stable: request.require_stable };
         let topics = match &group.topics {
             None => query.everything(state),
             Some(topics) => topics

@@ -89,7 +89,8 @@ impl OffsetSlot {
     /// Whether it belongs to this topic, by id where the record says it.
     pub(super) fn is_of_topic(&self, topic_id: Uuid, name: &str) -> bool {
         let values = self.committed.iter().chain(self.pending.iter().map(|(_, commit)| commit));
-        self.key.topic == *name && values.map(|commit| commit.topic_id).all(|id| id.is_zero() || id == topic_id)
+        self.key.topic == *name
+            && values.map(|commit| commit.topic_id).all(|id| id.is_zero() || id == topic_id)
     }
 
     /// Writes it for a snapshot.

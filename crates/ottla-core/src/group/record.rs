@@ -51,7 +51,8 @@ pub(super) fn tombstone(key: &OffsetKey) -> NewRecord {
 }
 
 fn key_of(key: &OffsetKey) -> Bytes {
-    let key = OffsetCommitKey { group: key.group.clone(), topic: key.topic.clone(), partition: key.partition };
+    let key =
+        OffsetCommitKey { group: key.group.clone(), topic: key.topic.clone(), partition: key.partition };
     encode_key(&key).expect("names longer than 32767 bytes are refused")
 }
 

@@ -1,7 +1,9 @@
 //! Tests of offsets through the whole shard: the scenarios of eos-semantics section 7 by their numbers.
 
 use ottla_protocol::messages as m;
-use ottla_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use ottla_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use ottla_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
@@ -43,10 +45,16 @@ fn commit(
 }
 
 /// OffsetFetch of everything: partition, offset and code by topic.
-fn everything(broker: &mut Broker, version: i16, group: &str, require_stable: bool) -> Vec<(Text, i32, i64, i16)> {
+fn everything(
+    broker: &mut Broker,
+    version: i16,
+    group: &str,
+    require_stable: bool,
+) -> Vec<(Text, i32, i64, i16)> {
     let mut request = m::OffsetFetchRequest { require_stable, ..Default::default() };
     if version >= 8 {
-        let group = OffsetFetchRequestGroup { group_id: Text::from(group), topics: None, ..Default::default() };
+        let group =
+            OffsetFetchRequestGroup { group_id: Text::from(group), topics: None, ..Default::default() };
         request.groups = vec![group];
     } else {
         request.group_id = Text::from(group);
@@ -121,7 +129,13 @@ fn scenario_64_fetch_of_everything() {
     assert_eq!(broker.txn_commit(5, "t", pair, &at("g", "a", 7)), 0);
     assert_eq!(broker.txn_commit(5, "t", pair, &at("g", "b", 8)), 0);
     for version in [2, 7, 8, 9, 10] {
-        let name = |name: &str| if version == 10 { broker.state.topics.by_name(name).map(|t| t.name.clone()) } else { Some(Text::from(name)) };
+        let name = |name: &str| {
+            if version == 10 {
+                broker.state.topics.by_name(name).map(|t| t.name.clone())
+            } else {
+                Some(Text::from(name))
+            }
+        };
         let a = name("a").expect("exists");
         assert_eq!(everything(&mut broker, version, "g", false), [(a.clone(), 0, 5, 0)]);
         if version >= 7 {
@@ -162,7 +176,8 @@ fn scenario_66_plain_commit_errors() {
     let (mut broker, _) = broker();
     for version in 2..=10 {
         let group = format!("g{version}");
-        let absent = commit(&mut broker, version, &group, "a", |request| request.generation_id_or_member_epoch = 1);
+        let absent =
+            commit(&mut broker, version, &group, "a", |request| request.generation_id_or_member_epoch = 1);
         assert_eq!(absent, if version >= 9 { 69 } else { 22 }, "OffsetCommit {version}");
         let metadata = |length: usize| Some(Text::from("x".repeat(length)));
         let long = commit(&mut broker, version, &group, "a", |request| {
@@ -174,12 +189,16 @@ fn scenario_66_plain_commit_errors() {
             request.topics[0].partitions[0].committed_metadata = metadata(4096);
         });
         assert_eq!(longest, 0);
-        assert_eq!(commit(&mut broker, version, &group, "nowhere", |_| {}), if version >= 10 { 100 } else { 3 });
+        assert_eq!(
+            commit(&mut broker, version, &group, "nowhere", |_| {}),
+            if version >= 10 { 100 } else { 3 }
+        );
         let beyond = commit(&mut broker, version, &group, "a", |request| {
             request.topics[0].partitions[0].partition_index = 3;
         });
         assert_eq!(beyond, 3);
-        let member = commit(&mut broker, version, &group, "a", |request| request.generation_id_or_member_epoch = 1);
+        let member =
+            commit(&mut broker, version, &group, "a", |request| request.generation_id_or_member_epoch = 1);
         assert_eq!(member, 25, "a group without members knows no generation");
     }
     assert_eq!(plain_commit(&mut broker, "", "a", 5), 0, "the empty group is taken, as ever");

@@ -18,7 +18,7 @@ use ottla_protocol::messages::{
 use ottla_protocol::types::{Text, TopicIdPartition};
 
 use super::refusal::{Refusal, Through};
-use super::state::{Pair, State, Transaction};
+use super::state::{Pair, State, Transaction, V1, V2};
 use crate::command::Context;
 use crate::decision::{Position, Reply};
 use crate::shard::{ShardState, Step};
@@ -116,7 +116,9 @@ pub(super) fn plan(
     let transaction = transaction.expect("decided on it");
     if transaction.state == State::Ongoing {
         // Partitions of topics that are gone are left out: nobody could name them any more.
-        wanted.extend(transaction.partitions.iter().filter(|there| state.topics.by_id(there.topic_id).is_some()));
+        wanted.extend(
+            transaction.partitions.iter().filter(|there| state.topics.by_id(there.topic_id).is_some()),
+        );
         wanted.sort_unstable();
         wanted.dedup();
     }
@@ -203,7 +205,7 @@ fn one_transaction(step: &mut Step<'_>, part: &Part<'_>) -> (Vec<AddPartitionsTo
         });
         return (results, state.transactions.rests_on(id));
     }
-    let client_transaction_version = if part.version >= FIRST_BROKER_VERSION { 2 } else { 0 };
+    let client_transaction_version = if part.version >= FIRST_BROKER_VERSION { V2 } else { V1 };
     let outcome = add(step, id, pair, client_transaction_version, &resolved.partitions);
     let code = outcome.map_or_else(code, |()| ErrorCode::None);
     (results(topics, |_, _| code), step.state.transactions.rests_on(id))
@@ -263,11 +265,12 @@ pub(crate) fn add_offsets_to_txn(step: &mut Step<'_>, context: &Context, request
         Err(Refusal::InvalidRequest)
     } else {
         let partition = crate::group::offsets_partition(step.state, &request.group_id);
-        add(step, id, pair, 0, &[partition])
+        add(step, id, pair, V1, &[partition])
     };
-    let error_code =
-        outcome.map_or_else(|refusal| refusal.code(Through::AddOffsets, context.version), |()| ErrorCode::None);
-    let response = AddOffsetsToTxnResponse { error_code: error_code.code(), ..AddOffsetsToTxnResponse::default() };
+    let error_code = outcome
+        .map_or_else(|refusal| refusal.code(Through::AddOffsets, context.version), |()| ErrorCode::None);
+    let response =
+        AddOffsetsToTxnResponse { error_code: error_code.code(), ..AddOffsetsToTxnResponse::default() };
     let rests_on = step.state.transactions.rests_on(id);
     step.answer(context.token, Reply::AddOffsetsToTxn(response), rests_on);
 }

@@ -15,18 +15,13 @@ use ottla_protocol::types::{Text, TopicIdPartition};
 use super::state::{LAST_CLIENT_EPOCH, Prepare, State, Transaction};
 use crate::shard::{Marker, ShardState, Step};
 
-/// `transaction.version` of the rules for a marker that carries a bumped epoch, and for one that does not.
-const BUMPED: i8 = 2;
-const SAME_EPOCH: i8 = 1;
-
 /// Decides and completes the transaction of `id`, which allows it.
 pub(super) fn decide(step: &mut Step<'_>, id: &Text, prepare: &Prepare) {
     let transaction = step.state.transactions.get(id).expect("the caller found it");
     let partitions = existing(step.state, transaction);
     let prepared = transaction.prepared(prepare, partitions, step.now);
     super::write(step, &prepared);
-    let version = if prepare.bump { BUMPED } else { SAME_EPOCH };
-    finish(step, &prepared, version);
+    finish(step, &prepared);
 }
 
 /// The server aborts the open transaction of `id`, under the next epoch, which fences its producer.
@@ -34,13 +29,7 @@ pub(super) fn decide(step: &mut Step<'_>, id: &Text, prepare: &Prepare) {
 pub(super) fn abort_by_server(step: &mut Step<'_>, id: &Text, last_producer_epoch: i16) {
     let epoch = step.state.transactions.get(id).expect("the caller found it").producer_epoch;
     let next_producer_id = if epoch >= LAST_CLIENT_EPOCH { step.allocate_producer_id() } else { -1 };
-    let prepare = Prepare {
-        commit: false,
-        bump: true,
-        last_producer_epoch,
-        next_producer_id,
-        client_transaction_version: None,
-    };
+    let prepare = Prepare { commit: false, bump: true, last_producer_epoch, next_producer_id };
     decide(step, id, &prepare);
 }
 
@@ -50,12 +39,7 @@ pub(super) fn redrive(step: &mut Step<'_>) {
     let open: Vec<Transaction> = step.state.transactions.prepared().cloned().collect();
     for mut transaction in open {
         transaction.partitions = existing(step.state, &transaction);
-        // Whether the epoch was bumped for the decision is in the record: v2 clients and the server do, and
-        // either leaves the epoch before as the last one or nobody's.
-        let bumped = transaction.client_transaction_version >= 2
-            || transaction.state == State::PrepareAbort
-                && i32::from(transaction.last_producer_epoch) + 1 == i32::from(transaction.producer_epoch);
-        finish(step, &transaction, if bumped { BUMPED } else { SAME_EPOCH });
+        finish(step, &transaction);
     }
 }
 
@@ -63,18 +47,21 @@ pub(super) fn redrive(step: &mut Step<'_>) {
 fn existing(state: &ShardState, transaction: &Transaction) -> Vec<TopicIdPartition> {
     let mut partitions = transaction.partitions.clone();
     partitions.retain(|partition| {
-        state.topics.by_id(partition.topic_id).is_some_and(|topic| topic.partition(partition.partition).is_some())
+        state
+            .topics
+            .by_id(partition.topic_id)
+            .is_some_and(|topic| topic.partition(partition.partition).is_some())
     });
     partitions
 }
 
-fn finish(step: &mut Step<'_>, prepared: &Transaction, transaction_version: i8) {
+fn finish(step: &mut Step<'_>, prepared: &Transaction) {
     let marker = Marker {
         producer_id: prepared.producer_id,
         producer_epoch: prepared.producer_epoch,
         commit: prepared.state == State::PrepareCommit,
         coordinator_epoch: step.state.shard_epoch,
-        transaction_version,
+        transaction_version: i8::try_from(prepared.client_transaction_version).unwrap_or(i8::MAX),
     };
     for &partition in &prepared.partitions {
         write_marker(step, partition, &marker);

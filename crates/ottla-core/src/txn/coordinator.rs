@@ -130,9 +130,7 @@ impl Coordinator {
 
     /// Those whose decision is not complete; only right after a load.
     pub(super) fn prepared(&self) -> impl Iterator<Item = &Transaction> {
-        self.prepared
-            .iter()
-            .map(|slot| &self.ids.get(*slot).expect("the set names slots in use").transaction)
+        self.prepared.iter().map(|slot| &self.ids.get(*slot).expect("the set names slots in use").transaction)
     }
 
     /// The position that any statement about this id rests on.
@@ -174,7 +172,9 @@ impl Coordinator {
             .iter()
             .take_while(|(at, _)| *at <= now.0)
             .take(ids_max)
-            .map(|(_, slot)| self.ids.get(*slot).expect("deadlines name slots in use").transaction.transactional_id.clone())
+            .map(|(_, slot)| {
+                self.ids.get(*slot).expect("deadlines name slots in use").transaction.transactional_id.clone()
+            })
             .collect()
     }
 
@@ -196,7 +196,9 @@ impl Coordinator {
         (from..to.min(self.ids.slot_bound()))
             .filter_map(|slot| self.ids.get(slot))
             .map(|slot| &slot.transaction)
-            .filter(|transaction| transaction.state.is_resting() && transaction.last_update_timestamp <= limit)
+            .filter(|transaction| {
+                transaction.state.is_resting() && transaction.last_update_timestamp <= limit
+            })
             .map(|transaction| transaction.transactional_id.clone())
             .collect()
     }

@@ -6,7 +6,8 @@ use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::describe_transactions_response::{TopicData, TransactionState as Description};
 use ottla_protocol::messages::list_transactions_response::TransactionState as Listing;
 use ottla_protocol::messages::{
-    DescribeTransactionsRequest, DescribeTransactionsResponse, ListTransactionsRequest, ListTransactionsResponse,
+    DescribeTransactionsRequest, DescribeTransactionsResponse, ListTransactionsRequest,
+    ListTransactionsResponse,
 };
 use ottla_protocol::types::Text;
 use regex::{Regex, RegexBuilder};
@@ -98,7 +99,10 @@ impl Filter {
 fn compile(pattern: Option<&Text>) -> Result<Option<Regex>, ErrorCode> {
     let Some(pattern) = pattern.filter(|pattern| !pattern.is_empty()) else { return Ok(None) };
     let build = |pattern: &str| {
-        RegexBuilder::new(pattern).size_limit(PATTERN_COMPILED_BYTES_MAX).dfa_size_limit(PATTERN_COMPILED_BYTES_MAX).build()
+        RegexBuilder::new(pattern)
+            .size_limit(PATTERN_COMPILED_BYTES_MAX)
+            .dfa_size_limit(PATTERN_COMPILED_BYTES_MAX)
+            .build()
     };
     if pattern.len() > PATTERN_BYTES_MAX || build(pattern).is_err() {
         return Err(ErrorCode::InvalidRegularExpression);
@@ -118,7 +122,10 @@ fn list(state: &ShardState, now: ShardTime, request: &ListTransactionsRequest) -
     let pattern = match compile(request.transactional_id_pattern.as_ref()) {
         Ok(pattern) => pattern,
         Err(code) => {
-            return ListTransactionsResponse { error_code: code.code(), ..ListTransactionsResponse::default() };
+            return ListTransactionsResponse {
+                error_code: code.code(),
+                ..ListTransactionsResponse::default()
+            };
         }
     };
     let (known, unknown): (Vec<&Text>, Vec<&Text>) =
@@ -163,7 +170,11 @@ mod tests {
         assert!(!matches("order", "order-1"));
         assert!(matches("a|ab", "ab"));
         for bad in ["([", "a)(b", "(?P<a", "(a{1000}){1000}", &"a".repeat(PATTERN_BYTES_MAX + 1)] {
-            assert_eq!(compile(Some(&Text::from(bad))).err(), Some(ErrorCode::InvalidRegularExpression), "{bad}");
+            assert_eq!(
+                compile(Some(&Text::from(bad))).err(),
+                Some(ErrorCode::InvalidRegularExpression),
+                "{bad}"
+            );
         }
         assert!(matches!(compile(None), Ok(None)));
         assert!(matches!(compile(Some(&Text::EMPTY)), Ok(None)));

@@ -68,7 +68,9 @@ fn decide_v2(transaction: &Transaction, pair: Pair, commit: bool) -> Result<End,
         (State::CompleteCommit, true, true) | (State::CompleteAbort, false, true) => Ok(End::Repeated),
         (State::CompleteCommit, false, true) => Err(Refusal::WrongState),
         (State::CompleteAbort, true, true) => Err(Refusal::Fenced),
-        (State::Empty | State::CompleteCommit | State::CompleteAbort, true, false) => Err(Refusal::WrongState),
+        (State::Empty | State::CompleteCommit | State::CompleteAbort, true, false) => {
+            Err(Refusal::WrongState)
+        }
         // An abort without a transaction: the client cannot know whether its first Produce arrived.
         (State::Empty | State::CompleteCommit | State::CompleteAbort, false, false) => Ok(End::Decide),
         (State::PrepareCommit | State::PrepareAbort, _, _) => Err(Refusal::Concurrent),
@@ -99,8 +101,7 @@ pub(crate) fn end_txn(step: &mut Step<'_>, context: &Context, request: EndTxnReq
         }
         step.state.transactions.get(id).expect("found above").pair()
     });
-    let rests_on =
-        if step.has_entries() { step.position() } else { step.state.transactions.rests_on(id) };
+    let rests_on = if step.has_entries() { step.position() } else { step.state.transactions.rests_on(id) };
     answer(step, context, outcome, rests_on);
 }
 
@@ -112,7 +113,6 @@ fn prepare(step: &mut Step<'_>, pair: Pair, commit: bool, v2: bool) -> Prepare {
         bump: v2,
         last_producer_epoch: pair.producer_epoch,
         next_producer_id: if ends_here { step.allocate_producer_id() } else { -1 },
-        client_transaction_version: Some(if v2 { 2 } else { 0 }),
     }
 }
 

@@ -133,7 +133,12 @@ impl Fence {
     }
 
     /// Notes a transactional Produce of protocol v1 that was accepted.
-    pub(crate) fn note_partition(&mut self, partition: TopicIdPartition, pair: Pair, connection: ConnectionId) {
+    pub(crate) fn note_partition(
+        &mut self,
+        partition: TopicIdPartition,
+        pair: Pair,
+        connection: ConnectionId,
+    ) {
         self.partitions.note((partition, pair.producer_id), pair, connection);
     }
 }

@@ -126,7 +126,8 @@ fn with_transactional_id(
     }
     if let Init::Abort(last_producer_epoch) = decision {
         complete::abort_by_server(step, id, last_producer_epoch);
-        decision = decide(step.state.transactions.get(id), expected).expect("nothing is open after the abort");
+        decision =
+            decide(step.state.transactions.get(id), expected).expect("nothing is open after the abort");
     }
     let now = step.now;
     let current = step.state.transactions.get(id).cloned();

@@ -101,14 +101,18 @@ mod tests {
     #[test]
     fn codes_by_version() {
         let fenced = |through, version| Refusal::Fenced.code(through, version).code();
-        let by_version = |through, last| (0..=last).map(|version| fenced(through, version)).collect::<Vec<_>>();
+        let by_version =
+            |through, last| (0..=last).map(|version| fenced(through, version)).collect::<Vec<_>>();
         assert_eq!(by_version(Through::InitProducerId, 5), [47, 47, 47, 47, 90, 90]);
         assert_eq!(by_version(Through::AddPartitions, 5), [47, 47, 90, 90, 90, 90]);
         assert_eq!(by_version(Through::AddOffsets, 4), [47, 47, 90, 90, 90]);
         assert_eq!(by_version(Through::EndTxn, 5), [47, 47, 90, 90, 90, 90]);
         assert_eq!(by_version(Through::TxnOffsetCommit, 6), [47; 7]);
         let missing = |through, version| Refusal::NotInTransaction.code(through, version).code();
-        assert_eq!((0..=4).map(|v| missing(Through::TxnOffsetCommit, v)).collect::<Vec<_>>(), [48, 48, 48, 48, 120]);
+        assert_eq!(
+            (0..=4).map(|v| missing(Through::TxnOffsetCommit, v)).collect::<Vec<_>>(),
+            [48, 48, 48, 48, 120]
+        );
         assert_eq!((missing(Through::AddPartitions, 4), missing(Through::AddPartitions, 5)), (120, 120));
     }
 }

@@ -14,6 +14,11 @@ use crate::decision::ShardTime;
 /// The last epoch that a client is given. The next one, 32767, only ever stands in markers.
 pub(crate) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
+/// `transaction.version` that the log says for protocol v1 (Kafka's clients of it are 0), and for v2.
+pub(crate) const V1: i16 = 0;
+/// See [`V1`].
+pub(crate) const V2: i16 = 2;
+
 /// Where a transactional id stands. The numbers are those of Kafka's transaction log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
@@ -128,7 +133,8 @@ pub(crate) struct Transaction {
     pub(crate) start_timestamp: i64,
     /// When the last record was written.
     pub(crate) last_update_timestamp: i64,
-    /// `transaction.version` that the client's requests speak; 0 or 2.
+    /// `transaction.version` of the rules that the last change followed, [`V1`] or [`V2`]; so with a decision it
+    /// tells whether its markers carry a bumped epoch.
     pub(crate) client_transaction_version: i16,
     /// Counts the transactions of this id; tells those of one epoch apart.
     pub(crate) transaction_sequence: i64,
@@ -228,10 +234,12 @@ impl Transaction {
     }
 
     /// The decision: commit or abort, under the epoch that the markers will carry.
-    ///
-    /// `marker_epoch` is the epoch in use or the next one. `next_producer_id` is -1 unless the epochs of this
-    /// producer id end here.
-    pub(crate) fn prepared(&self, decision: &Prepare, partitions: Vec<TopicIdPartition>, now: ShardTime) -> Self {
+    pub(crate) fn prepared(
+        &self,
+        decision: &Prepare,
+        partitions: Vec<TopicIdPartition>,
+        now: ShardTime,
+    ) -> Self {
         let state = if decision.commit { State::PrepareCommit } else { State::PrepareAbort };
         let mut next = self.next(state, now);
         if self.state != State::Ongoing {
@@ -240,13 +248,11 @@ impl Transaction {
         if decision.bump {
             next.producer_epoch = self.producer_epoch.checked_add(1).expect("32767 is never bumped");
             next.last_producer_epoch = decision.last_producer_epoch;
+            assert!(!self.is_exhausted() || decision.next_producer_id >= 0, "epochs end without a next id");
         }
-        assert!(!decision.bump || !self.is_exhausted() || decision.next_producer_id >= 0, "epochs end, no next id");
         next.next_producer_id = decision.next_producer_id;
         next.partitions = partitions;
-        if let Some(version) = decision.client_transaction_version {
-            next.client_transaction_version = version;
-        }
+        next.client_transaction_version = if decision.bump { V2 } else { V1 };
         next
     }
 
@@ -287,8 +293,6 @@ pub(crate) struct Prepare {
     pub(crate) last_producer_epoch: i16,
     /// With a bump of the last epoch: the producer id that takes over, else -1.
     pub(crate) next_producer_id: i64,
-    /// Version of the client's request; `None` when the server decides.
-    pub(crate) client_transaction_version: Option<i16>,
 }
 
 #[cfg(test)]
@@ -324,13 +328,8 @@ mod tests {
         let mut id = Transaction::new(Text::from("t"), 7, 1000, now);
         id.producer_epoch = LAST_CLIENT_EPOCH;
         let open = id.with_partitions(Vec::new(), 2, now);
-        let decision = Prepare {
-            commit: true,
-            bump: true,
-            last_producer_epoch: LAST_CLIENT_EPOCH,
-            next_producer_id: 8,
-            client_transaction_version: Some(2),
-        };
+        let decision =
+            Prepare { commit: true, bump: true, last_producer_epoch: LAST_CLIENT_EPOCH, next_producer_id: 8 };
         let prepared = open.prepared(&decision, Vec::new(), now);
         assert_eq!(prepared.pair(), Pair { producer_id: 7, producer_epoch: i16::MAX });
         let done = prepared.completed(now);

@@ -59,11 +59,7 @@ fn write_everywhere(
             }
         })
         .collect();
-    WritableTxnMarkerResult {
-        producer_id: request.producer_id,
-        topics,
-        ..WritableTxnMarkerResult::default()
-    }
+    WritableTxnMarkerResult { producer_id: request.producer_id, topics, ..WritableTxnMarkerResult::default() }
 }
 
 fn write(
@@ -74,10 +70,11 @@ fn write(
     room: &mut usize,
 ) -> Result<(), ErrorCode> {
     let partition = super::resolve(step.state, topic, partition).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    step.check_marker(partition, marker)?;
+    // Behind the check, so that a stale epoch is told as such whatever its value.
     if marker.producer_id < 0 || marker.producer_epoch < 0 || marker.coordinator_epoch < 0 {
         return Err(ErrorCode::InvalidRequest);
     }
-    step.check_marker(partition, marker)?;
     *room = room.checked_sub(1).ok_or(ErrorCode::PolicyViolation)?;
     step.append_marker(partition, marker);
     Ok(())

@@ -70,7 +70,15 @@ struct Case {
 }
 
 impl Case {
-    fn send(&mut self, connection: u64, late: Late, pair: Pair, sequence: i32, value: &str, offset: i64) -> i16 {
+    fn send(
+        &mut self,
+        connection: u64,
+        late: Late,
+        pair: Pair,
+        sequence: i32,
+        value: &str,
+        offset: i64,
+    ) -> i16 {
         let broker = &mut self.broker;
         broker.connection = connection;
         let (produce, commit, end) = if self.v2 { (12, 5, 5) } else { (11, 4, 4) };
@@ -127,7 +135,11 @@ fn case(v2: bool, late: Late, ended: Ended, place: Place, commits: bool) {
     let arrive = |case: &mut Case| {
         let cut = case.broker.state.volatile.fence.cut();
         let code = case.send(OLD, late, pair, 1, "late", 2);
-        assert_eq!(case.broker.state.volatile.fence.cut() - cut, u64::from(code == CLOSED), "{what}: counted");
+        assert_eq!(
+            case.broker.state.volatile.fence.cut() - cut,
+            u64::from(code == CLOSED),
+            "{what}: counted"
+        );
     };
     if place == Place::Before {
         arrive(&mut case);

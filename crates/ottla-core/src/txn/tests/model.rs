@@ -153,13 +153,8 @@ impl World {
             before.open = None;
             self.zombies[id].push(before);
         }
-        self.instances[id] = Some(Instance {
-            pair,
-            sequences: BTreeMap::new(),
-            open: None,
-            timed_out: false,
-            last_end: None,
-        });
+        self.instances[id] =
+            Some(Instance { pair, sequences: BTreeMap::new(), open: None, timed_out: false, last_end: None });
     }
 
     fn resume(&mut self, id: usize, again: bool) {
@@ -294,11 +289,15 @@ impl World {
 
     fn check(&mut self) {
         for partition in 0..PARTITIONS {
-            let seen = self.broker.visible("a", partition);
-            let count = seen.len();
-            let seen: BTreeSet<String> = seen.into_iter().collect();
+            let committed = self.broker.committed("a", partition);
+            let count = committed.len();
+            let seen: BTreeSet<String> = committed.into_iter().map(|(_, value)| value).collect();
             assert_eq!(seen.len(), count, "a record twice");
-            assert_eq!(seen, self.visible.get(&partition).cloned().unwrap_or_default(), "partition {partition}");
+            assert_eq!(
+                seen,
+                self.visible.get(&partition).cloned().unwrap_or_default(),
+                "partition {partition}"
+            );
             let is_open = self.instances.iter().flatten().any(|instance| {
                 instance.open.iter().flat_map(|open| &open.records).any(|(there, _)| *there == partition)
             });
@@ -334,5 +333,9 @@ proptest! {
         }
         world.broker.pass(i64::from(TIMEOUT_MS) + 30_000);
         world.check();
+        for partition in 0..PARTITIONS {
+            let (visible, committed) = (world.broker.visible("a", partition), world.broker.committed("a", partition));
+            prop_assert_eq!(visible.len(), committed.len(), "nothing waits");
+        }
     }
 }

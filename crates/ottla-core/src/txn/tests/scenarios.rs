@@ -221,7 +221,11 @@ fn scenario_38_39_additions() {
     };
     for (bad, expected) in [(("missing", 0), vec![(0, 55), (0, 3)]), (("a", 7), vec![(2, 55), (7, 3)])] {
         let (name, partition) = bad;
-        let topics = if name == "a" { vec![topic("a", &[2, 7])] } else { vec![topic("a", &[0]), topic(name, &[partition])] };
+        let topics = if name == "a" {
+            vec![topic("a", &[2, 7])]
+        } else {
+            vec![topic("a", &[0]), topic(name, &[partition])]
+        };
         let request = m::AddPartitionsToTxnRequest {
             v3_and_below_transactional_id: Text::from("t"),
             v3_and_below_producer_id: pair.producer_id,
@@ -229,7 +233,8 @@ fn scenario_38_39_additions() {
             v3_and_below_topics: topics,
             ..Default::default()
         };
-        let Reply::AddPartitionsToTxn(response) = broker.ask(3, CommandBody::AddPartitionsToTxn(request)) else {
+        let Reply::AddPartitionsToTxn(response) = broker.ask(3, CommandBody::AddPartitionsToTxn(request))
+        else {
             panic!("another answer")
         };
         let codes: Vec<(i32, i16)> = response
@@ -262,7 +267,8 @@ fn scenario_40_verify_and_add_for_others() {
         };
         let transactions = vec![transaction(id), transaction("")];
         let request = m::AddPartitionsToTxnRequest { transactions, ..Default::default() };
-        let Reply::AddPartitionsToTxn(response) = broker.ask(5, CommandBody::AddPartitionsToTxn(request)) else {
+        let Reply::AddPartitionsToTxn(response) = broker.ask(5, CommandBody::AddPartitionsToTxn(request))
+        else {
             panic!("another answer")
         };
         let codes = |at: usize| -> Vec<i16> {
@@ -379,7 +385,8 @@ fn timeouts_after_a_start_and_a_pause() {
 #[test]
 fn scenario_30_46_47_a_loaded_decision_is_completed() {
     for (v2, commit) in [(false, true), (false, false), (true, true), (true, false)] {
-        let (mut broker, pair) = started("t");
+        let (mut broker, first) = started("t");
+        let (_, pair) = broker.init("t", Some(first));
         if v2 {
             assert_eq!(broker.produce(12, "t", pair, &to("a", 0), "x"), 0);
         } else {
@@ -401,11 +408,12 @@ fn scenario_30_46_47_a_loaded_decision_is_completed() {
         assert_eq!(broker.init("t", None).0, 51);
         assert_eq!(broker.add("t", pair, "a", 1), 51);
         assert_eq!(broker.end(5, "t", pair, commit).0, 51);
-        assert_eq!(broker.produce(12, "t", pair, &to("a", 1), "y"), 51);
+        let elsewhere = To { topic: "a", partition: 1, sequence: 0 };
+        assert_eq!(broker.produce(12, "t", pair, &elsewhere, "y"), 51);
         assert!(broker.state.next_deadline() <= Some(ShardTime(broker.now)));
         broker.run(0, CommandBody::Tick);
         assert_eq!(broker.state_of("t"), if commit { State::CompleteCommit } else { State::CompleteAbort });
-        assert_eq!(broker.markers("a", 0), [(commit, i16::from(v2))]);
+        assert_eq!(broker.markers("a", 0), [(commit, 1 + i16::from(v2))]);
         assert_eq!(broker.visible("a", 0).len(), usize::from(commit));
         assert_eq!(broker.bounds("a", 0), (2, 2));
     }
@@ -531,13 +539,20 @@ fn scenario_52_list_and_describe() {
     assert_eq!(list(&mut broker, &|request| request.transactional_id_pattern = Some("[x]".into())).1, ["x"]);
     assert_eq!(list(&mut broker, &|request| request.transactional_id_pattern = Some("([".into())).0, 128);
 
-    let request = m::DescribeTransactionsRequest { transactional_ids: texts(&["x", "y", "z", ""]), ..Default::default() };
-    let Reply::DescribeTransactions(response) = broker.ask(0, CommandBody::DescribeTransactions(request)) else {
+    let request = m::DescribeTransactionsRequest {
+        transactional_ids: texts(&["x", "y", "z", ""]),
+        ..Default::default()
+    };
+    let Reply::DescribeTransactions(response) = broker.ask(0, CommandBody::DescribeTransactions(request))
+    else {
         panic!("another answer")
     };
     let described = &response.transaction_states;
     assert_eq!(described.iter().map(|d| d.error_code).collect::<Vec<_>>(), [0, 0, 105, 42]);
-    assert_eq!((&*described[0].transaction_state, described[0].transaction_start_time_ms), ("Ongoing", 1_000_000));
+    assert_eq!(
+        (&*described[0].transaction_state, described[0].transaction_start_time_ms),
+        ("Ongoing", 1_000_000)
+    );
     assert_eq!((&*described[0].topics[0].topic, &described[0].topics[0].partitions[..]), ("a", &[0][..]));
     assert_eq!((&*described[1].transaction_state, described[1].transaction_start_time_ms), ("Empty", -1));
     assert!(described[1].topics.is_empty());
@@ -551,7 +566,9 @@ fn scenario_10_49_53_markers_of_operators() {
     let (_, pair) = broker.init("t", Some(pair));
     send_v1(&mut broker, "t", pair, 0, "lost");
     assert_eq!(broker.write_marker(pair, "missing", false, 0, 0), 3);
-    assert_eq!(broker.write_marker(pair.at(-1), "a", false, 0, 0), 42);
+    assert_eq!(broker.write_marker(pair.at(-1), "a", false, 0, 0), 47);
+    let nobody = Pair { producer_id: 1 << 40, producer_epoch: -1 };
+    assert_eq!(broker.write_marker(nobody, "a", false, 0, 0), 42);
     assert_eq!(broker.write_marker(pair.at(0), "a", false, 0, 0), 47);
     assert_eq!(broker.bounds("a", 0), (0, 1));
     assert_eq!(broker.write_marker(pair, "a", false, 5, 0), 0);
@@ -589,7 +606,8 @@ fn scenario_54_58_60_verification_and_implicit_addition() {
         assert_eq!(broker.produce(version, "t", pair.at(7), &to("a", 0), "no"), 47, "Produce {version}");
         let other = Pair { producer_id: 1 << 40, ..pair };
         assert_eq!(broker.produce(version, "t", other, &to("a", 0), "no"), 49, "Produce {version}");
-        assert_eq!(broker.produce(version, "nobody", pair.at(0), &to("a", 1), "no"), 49, "Produce {version}");
+        let elsewhere = To { topic: "a", partition: 2, sequence: 0 };
+        assert_eq!(broker.produce(version, "nobody", pair, &elsewhere, "no"), 49, "Produce {version}");
     }
     let (_, next) = broker.end(5, "t", pair, true);
     assert_eq!(broker.produce(12, "t", pair, &to("a", 1), "late"), 47);

@@ -46,7 +46,12 @@ fn scenario_41_end_v1_in_every_state() {
     ];
     for (state, commit, abort) in table {
         let transaction = transaction(state);
-        assert_eq!(end_txn::decide(&transaction, pair(EPOCH), true, false), commit, "{} commit", state.name());
+        assert_eq!(
+            end_txn::decide(&transaction, pair(EPOCH), true, false),
+            commit,
+            "{} commit",
+            state.name()
+        );
         assert_eq!(end_txn::decide(&transaction, pair(EPOCH), false, false), abort, "{} abort", state.name());
         // Identity comes before the state: the producer id, then the epoch, also while completing.
         for commit in [true, false] {
@@ -76,10 +81,17 @@ fn scenario_42_43_end_v2_in_every_state() {
         for (commit, current, before) in [(true, current[0], before[0]), (false, current[1], before[1])] {
             let name = state.name();
             assert_eq!(end_txn::decide(&transaction, pair(EPOCH), commit, true), current, "{name} {commit}");
-            assert_eq!(end_txn::decide(&transaction, pair(EPOCH - 1), commit, true), before, "{name} {commit} -1");
+            assert_eq!(
+                end_txn::decide(&transaction, pair(EPOCH - 1), commit, true),
+                before,
+                "{name} {commit} -1"
+            );
             let busy = state.is_prepared();
             let expected = |refusal| Err(if busy { Concurrent } else { refusal });
-            assert_eq!(end_txn::decide(&transaction, OTHER, commit, true), expected(Refusal::WrongProducerId));
+            assert_eq!(
+                end_txn::decide(&transaction, OTHER, commit, true),
+                expected(Refusal::WrongProducerId)
+            );
             for wrong in [EPOCH - 2, EPOCH + 1] {
                 assert_eq!(end_txn::decide(&transaction, pair(wrong), commit, true), expected(Fenced));
             }
