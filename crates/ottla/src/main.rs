@@ -1,2 +1,41 @@
-//! ottla.
-fn main() {}
+//! `ottla`: the one binary. Serves an event log, and is the tool to look into one.
+//!
+//! Place: outermost; joins the broker and the client to a command line. One file per command under `cmd`, the
+//! demonstration under `demo`, the crash harness under `prove_kill`. Results go to standard output (`output`),
+//! logs to standard error through `tracing` (filter: `OTTLA_LOG`, default `warn`).
+//!
+//! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong.
+
+mod cli;
+mod cmd;
+mod demo;
+mod output;
+mod prove_kill;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    start_logs(cli.default_log_level());
+    match cmd::run(cli) {
+        Ok(code) => code,
+        Err(error) if output::is_closed(&error) => ExitCode::SUCCESS, // the reader of our output had enough
+        Err(error) => {
+            output::complain(&format!("{error:#}"));
+            if cli::is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn start_logs(default_level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("OTTLA_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+}

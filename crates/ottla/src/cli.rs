@@ -1,0 +1,169 @@
+//! The command line: every command with its options, and what options commands share.
+
+use clap::{Args, Parser, Subcommand};
+use ottla_client::{ClientSettings, SettingError, TopicPartition};
+
+use crate::{cmd, demo, prove_kill};
+
+/// An event log that speaks Kafka's protocol and delivers exactly once, with nothing else to run.
+#[derive(Debug, Parser)]
+#[command(name = "ottla", version, max_term_width = 110, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  ottla demo                              see exactly once survive five kill -9, in under a minute
+  ottla serve --data ./data               serve clients on 127.0.0.1:9092
+  ottla topic create orders -p 3
+  printf 'alice:one lamp\\n' | ottla produce orders --key-separator :
+  ottla consume orders --from beginning --until-end --keys
+  ottla txn why orders                    who holds back readers, since when, and how to end it
+
+Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong.
+Environment: OTTLA_BOOTSTRAP is the default of --bootstrap, OTTLA_LOG filters the logs (`debug`, `warn`, ...).";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve an event log from a folder
+    Serve(cmd::serve::Options),
+    /// Create, list, describe and delete topics
+    Topic(cmd::topic::Options),
+    /// Write records from lines
+    Produce(cmd::produce::Options),
+    /// Read records
+    Consume(cmd::consume::Options),
+    /// Look at transactions, find out who holds back readers, and end it
+    Txn(cmd::txn::Options),
+    /// Look at groups
+    Group(cmd::group::Options),
+    /// Measure a broker with the built-in client
+    Bench(cmd::bench::Options),
+    /// Kill a broker, a source and workers at random and check that every record arrives exactly once
+    Demo(demo::Options),
+    /// One of the demonstration's processes
+    #[command(hide = true)]
+    DemoBroker(demo::broker::Options),
+    /// One of the demonstration's processes
+    #[command(hide = true)]
+    DemoSource(demo::source::Options),
+    /// One of the demonstration's processes
+    #[command(hide = true)]
+    DemoWorker(demo::worker::Options),
+    /// Kill a broker under load again and again and check everything it acknowledged
+    #[command(hide = true)]
+    ProveKill(prove_kill::Options),
+}
+
+impl Cli {
+    /// What is logged when `OTTLA_LOG` does not say.
+    pub(crate) fn default_log_level(&self) -> &'static str {
+        match self.command {
+            Command::Serve(_) | Command::DemoBroker(_) | Command::DemoSource(_) | Command::DemoWorker(_) => "info",
+            _ => "error",
+        }
+    }
+}
+
+/// How to reach a cluster.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Client {
+    /// Brokers to ask first, comma separated
+    #[arg(short, long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092", env = "OTTLA_BOOTSTRAP")]
+    pub(crate) bootstrap: String,
+    /// A setting of the client under Kafka's name, e.g. -X request.timeout.ms=5000; repeatable
+    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+impl Client {
+    /// Settings without the given ones, which may belong to a producer or consumer.
+    pub(crate) fn base(&self) -> Result<ClientSettings, SettingError> {
+        Ok(ClientSettings::new(&self.bootstrap)?.client_id("ottla-cli"))
+    }
+
+    /// Settings of an admin client.
+    pub(crate) fn admin(&self) -> Result<ClientSettings, SettingError> {
+        let mut settings = self.base()?;
+        self.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
+        Ok(settings)
+    }
+}
+
+/// Reads `NAME=VALUE`.
+pub(crate) fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.to_owned())),
+        _ => Err("is not NAME=VALUE".to_owned()),
+    }
+}
+
+/// A topic, or one of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) topic: String,
+    pub(crate) partition: Option<i32>,
+}
+
+/// Reads `TOPIC` or `TOPIC/PARTITION`.
+pub(crate) fn place(text: &str) -> Result<Place, String> {
+    let (topic, partition) = match text.split_once('/') {
+        Some((topic, partition)) => {
+            let number = partition.parse().ok().filter(|number: &i32| *number >= 0);
+            (topic, Some(number.ok_or_else(|| format!("`{partition}` is not a partition"))?))
+        }
+        None => (text, None),
+    };
+    if topic.is_empty() {
+        return Err("the topic is missing".to_owned());
+    }
+    Ok(Place { topic: topic.to_owned(), partition })
+}
+
+/// Reads `TOPIC/PARTITION`.
+pub(crate) fn partition(text: &str) -> Result<TopicPartition, String> {
+    let place = place(text)?;
+    let partition = place.partition.ok_or("is not TOPIC/PARTITION")?;
+    Ok(TopicPartition::new(place.topic, partition))
+}
+
+/// The command line is wrong in a way that clap does not see.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Whether an error says that the command line or a setting is wrong.
+pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<Usage>() || cause.is::<SettingError>() || cause.is::<ottla_broker::ConfigError>())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Proves that the command line is consistent: no option is declared twice, every default can be read.
+    #[test]
+    fn commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Proves how places are read.
+    #[test]
+    fn places() {
+        assert_eq!(place("orders"), Ok(Place { topic: "orders".to_owned(), partition: None }));
+        assert_eq!(place("orders/2"), Ok(Place { topic: "orders".to_owned(), partition: Some(2) }));
+        assert!(place("orders/x").is_err() && place("/1").is_err() && place("orders/-1").is_err());
+        assert!(partition("orders").is_err() && name_and_value("a").is_err() && name_and_value("=b").is_err());
+        assert_eq!(name_and_value("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+    }
+}

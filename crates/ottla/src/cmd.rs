@@ -1,0 +1,44 @@
+//! The commands, and what runs them.
+
+pub(crate) mod bench;
+pub(crate) mod consume;
+pub(crate) mod group;
+pub(crate) mod produce;
+pub(crate) mod serve;
+pub(crate) mod topic;
+pub(crate) mod txn;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use ottla_env::spawn;
+
+use crate::cli::{Cli, Command};
+use crate::{demo, prove_kill};
+
+/// Runs the command; an exit code that is not 0 without an error means that a promise was broken.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Command::Serve(options) => serve::run(&options),
+        Command::Topic(options) => client(topic::run(options)),
+        Command::Produce(options) => client(produce::run(options)),
+        Command::Consume(options) => client(consume::run(options)),
+        Command::Txn(options) => client(txn::run(options)),
+        Command::Group(options) => client(group::run(options)),
+        Command::Bench(options) => client(bench::run(options)),
+        Command::Demo(options) => client(demo::run(options)),
+        Command::DemoBroker(options) => demo::broker::run(&options),
+        Command::DemoSource(options) => client(demo::source::run(options)),
+        Command::DemoWorker(options) => client(demo::worker::run(options)),
+        Command::ProveKill(options) => client(prove_kill::run(options)),
+    }
+}
+
+/// Runs a command that talks to brokers.
+fn client(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime = spawn::runtime(spawn::parallelism().clamp(1, 4)).context("cannot start the runtime")?;
+    let result = runtime.block_on(command);
+    runtime.shutdown_background(); // a thread may wait for standard input for ever
+    result
+}

@@ -1,0 +1,183 @@
+//! `ottla txn`: transactions, who holds back readers, and how to end it.
+
+mod why;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use ottla_client::admin::{AbortTransaction, TransactionDescription, TransactionFilter};
+use ottla_client::{Admin, ProducerSettings, TopicPartition, TransactionalProducer, TransactionalSettings};
+use ottla_env::clock::{Clock, OsClock};
+use ottla_protocol::types::Text;
+use serde_json::json;
+
+use crate::cli::{Client, Place, Usage, partition, place};
+use crate::{output, text};
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  ottla txn list --state Ongoing
+  ottla txn describe billing-7
+  ottla txn why orders          who holds back readers of any partition of orders
+  ottla txn abort billing-7     fence its producer off and abort what it left open
+  ottla txn abort --partition orders/2 --producer-id 4011 --producer-epoch 3    when no coordinator knows it")]
+pub(crate) struct Options {
+    #[command(flatten)]
+    client: Client,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// List transactional ids
+    List {
+        /// Only in this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort; repeatable
+        #[arg(long = "state", value_name = "STATE")]
+        states: Vec<String>,
+        /// Only with a transaction open for longer than this, in ms
+        #[arg(long, value_name = "MS")]
+        longer_than: Option<i64>,
+        /// One JSON object per id
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one transactional id
+    Describe {
+        /// The id
+        transactional_id: String,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell who holds back `read_committed` readers, since when, what is hidden, and how to end it
+    Why {
+        /// Topic, or TOPIC/PARTITION
+        #[arg(value_parser = place, value_name = "TOPIC[/PARTITION]")]
+        topic: Place,
+        /// One JSON object per partition
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a transaction by force
+    Abort {
+        /// The transactional id: its producer is fenced off and what is open is aborted
+        #[arg(required_unless_present = "partition", conflicts_with = "partition")]
+        transactional_id: Option<String>,
+        /// For a transaction that no coordinator knows: where it hangs
+        #[arg(long, value_parser = partition, value_name = "TOPIC/PARTITION", requires = "producer_id")]
+        partition: Option<TopicPartition>,
+        /// The producer that holds it open
+        #[arg(long, requires = "partition")]
+        producer_id: Option<i64>,
+        /// Its epoch; looked up when not given
+        #[arg(long, requires = "partition")]
+        producer_epoch: Option<i16>,
+    },
+}
+
+/// Runs the command.
+pub(crate) async fn run(options: Options) -> Result<ExitCode> {
+    let admin = Admin::connect(options.client.admin()?).await?;
+    match options.command {
+        Command::List { states, longer_than, json } => {
+            let states = states.into_iter().map(Text::from).collect();
+            list(&admin, TransactionFilter { states, running_longer_than_ms: longer_than, ..Default::default() }, json)
+                .await?;
+        }
+        Command::Describe { transactional_id, json } => describe(&admin, &Text::from(transactional_id), json).await?,
+        Command::Why { topic, json } => return why::run(&admin, &options.client, &topic, json).await,
+        Command::Abort { transactional_id: Some(id), .. } => abort(&options.client, &id).await?,
+        Command::Abort { partition, producer_id, producer_epoch, .. } => {
+            let (Some(at), Some(producer_id)) = (partition, producer_id) else {
+                return Err(Usage("give a transactional id, or --partition and --producer-id".to_owned()).into());
+            };
+            abort_hanging(&admin, at, producer_id, producer_epoch).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(admin: &Admin, filter: TransactionFilter, json: bool) -> Result<()> {
+    let listings = admin.list_transactions(&filter).await?;
+    if json {
+        return listings.iter().try_for_each(|listing| {
+            output::json(&json!({
+                "transactional_id": listing.transactional_id.as_str(),
+                "state": listing.state.as_str(),
+                "producer_id": listing.producer_id,
+            }))
+        });
+    }
+    let rows: Vec<_> = listings
+        .iter()
+        .map(|l| vec![l.transactional_id.to_string(), l.state.to_string(), l.producer_id.to_string()])
+        .collect();
+    output::table(&["TRANSACTIONAL ID", "STATE", "PRODUCER ID"], &rows)
+}
+
+async fn describe(admin: &Admin, id: &Text, json: bool) -> Result<()> {
+    let found = admin.describe_transaction(id).await?;
+    if json {
+        return output::json(&description_json(&found));
+    }
+    let partitions = found.partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let mut rows = vec![
+        vec!["transactional id".to_owned(), found.transactional_id.to_string()],
+        vec!["state".to_owned(), found.state.to_string()],
+        vec!["producer id, epoch".to_owned(), format!("{}, {}", found.producer_id, found.producer_epoch)],
+        vec!["timeout".to_owned(), text::duration_ms(i64::from(found.timeout_ms))],
+        vec!["coordinator".to_owned(), format!("broker {}", found.coordinator_id)],
+    ];
+    if found.start_time_ms >= 0 {
+        let age = text::duration_ms(OsClock.wall_ms() - found.start_time_ms);
+        rows.push(vec!["open since".to_owned(), format!("{} ({age})", text::time(found.start_time_ms))]);
+        rows.push(vec!["partitions".to_owned(), partitions]);
+    }
+    output::table(&["WHAT", "VALUE"], &rows)
+}
+
+/// A description as JSON.
+fn description_json(found: &TransactionDescription) -> serde_json::Value {
+    json!({
+        "transactional_id": found.transactional_id.as_str(),
+        "state": found.state.as_str(),
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "start_time_ms": (found.start_time_ms >= 0).then_some(found.start_time_ms),
+        "partitions": found.partitions.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "coordinator": found.coordinator_id,
+    })
+}
+
+/// A new producer of that name fences the old one off and aborts what it left open.
+async fn abort(client: &Client, id: &str) -> Result<()> {
+    let mut producer = ProducerSettings::new(client.base()?);
+    client.settings.iter().try_for_each(|(name, value)| producer.set(name, value))?;
+    let settings = TransactionalSettings::new(producer.client.clone(), id)
+        .transaction_timeout(Duration::from_secs(60))
+        .producer(producer);
+    TransactionalProducer::init(settings).await?;
+    output::note(&format!("the producer of `{id}` is fenced off and its open transaction, if any, is aborted"));
+    Ok(())
+}
+
+async fn abort_hanging(admin: &Admin, at: TopicPartition, producer_id: i64, epoch: Option<i16>) -> Result<()> {
+    let producers = admin.describe_producers(&at).await?;
+    let found = producers
+        .iter()
+        .find(|producer| producer.producer_id == producer_id && producer.transaction_start_offset.is_some())
+        .ok_or_else(|| anyhow::anyhow!("producer {producer_id} has no open transaction on {at}"))?;
+    let producer_epoch = match epoch {
+        Some(epoch) => epoch,
+        None => i16::try_from(found.producer_epoch)?,
+    };
+    let coordinator_epoch = found.coordinator_epoch;
+    let abort = AbortTransaction { topic_partition: at.clone(), producer_id, producer_epoch, coordinator_epoch };
+    admin.abort_transaction(&abort).await?;
+    output::note(&format!("the transaction of producer {producer_id} on {at} is aborted"));
+    Ok(())
+}

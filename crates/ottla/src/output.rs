@@ -1,0 +1,76 @@
+//! The seam to standard output and standard error: lines, tables, JSON objects.
+//!
+//! Results go to standard output, one complaint of a failed command to standard error. A closed pipe is not a
+//! failure of ours (`is_closed`).
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+/// Writes one line.
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes bytes as they are, without a flush: for bulk output.
+pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    Ok(io::stdout().lock().write_all(bytes)?)
+}
+
+/// Pushes out what was written.
+pub(crate) fn flush() -> anyhow::Result<()> {
+    Ok(io::stdout().lock().flush()?)
+}
+
+/// Writes one JSON object on a line of its own.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(&serde_json::to_string(value)?)
+}
+
+/// Writes a table with aligned columns; numbers to the right.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let shown = |cells: &[&str]| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| {
+            let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || c == '-');
+            if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    line(&shown(head))?;
+    for row in rows {
+        line(&shown(&row.iter().map(String::as_str).collect::<Vec<_>>()))?;
+    }
+    Ok(())
+}
+
+/// A note for people beside the results, on standard error.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}"); // nobody reads it: fine
+}
+
+/// What went wrong, on standard error.
+pub(crate) fn complain(text: &str) {
+    note(&format!("ottla: {text}"));
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether an error only says that nobody reads our output any more.
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
