@@ -6,7 +6,7 @@
 //! one is noticed without reading a frame.
 
 use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, Fields, crc32c};
-use crate::options::{FileId, FrameSequence};
+use crate::options::{Durability, FileId, FrameSequence};
 
 const MAGIC: &[u8; 8] = b"OTTLALOG";
 const HEADER_BYTES: usize = 128;
@@ -35,6 +35,8 @@ pub(crate) struct FileHeader {
     pub(crate) nonce: u64,
     /// The opening that began the file; every frame in it has this epoch.
     pub(crate) epoch: i32,
+    /// How its frames are written. Without syncs a sound frame proves nothing about those in front of it.
+    pub(crate) durability: Durability,
     pub(crate) previous: Seal,
 }
 
@@ -51,7 +53,11 @@ impl FileHeader {
         let mut copy = Vec::with_capacity(HEADER_BYTES);
         copy.extend_from_slice(MAGIC);
         copy.extend_from_slice(&FORMAT_VERSION.to_be_bytes());
-        copy.extend_from_slice(&[0; 2]);
+        copy.push(match self.durability {
+            Durability::Fsync => 0,
+            Durability::Os => 1,
+        });
+        copy.push(0);
         copy.extend_from_slice(&self.shard_id.to_be_bytes());
         copy.extend_from_slice(&self.log_id.to_be_bytes());
         copy.extend_from_slice(&self.file.0.to_be_bytes());
@@ -107,6 +113,7 @@ impl FileHeader {
             file: FileId(fields.u64(24)),
             nonce: fields.u64(32),
             epoch: fields.i32(40),
+            durability: if copy[10] == 0 { Durability::Fsync } else { Durability::Os },
             previous: Seal {
                 last_header_crc: fields.u32(44),
                 file: FileId(fields.u64(48)),

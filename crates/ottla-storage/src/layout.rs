@@ -18,6 +18,9 @@ pub(crate) const STEP_BYTES: usize = 1 << 20;
 const SLICES_MAX: usize = 512;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// What a frame is filled up with to its last block's end: not zero, so that a sector that was never written can be
+/// told from one that was (ADR 0009).
+pub(crate) static PADDING: [u8; BLOCK_BYTES as usize] = [0x5a; BLOCK_BYTES as usize];
 
 /// The next multiple of `BLOCK_BYTES`.
 pub(crate) fn align_up(position: u64) -> u64 {
@@ -100,15 +103,10 @@ pub(crate) fn write_all(file: &dyn File, slices: &[&[u8]], mut position: u64) ->
 pub(crate) fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> io::Result<()> {
     while from < to {
         let step = (to - from).min(STEP_BYTES as u64);
-        write_all(file, &zero_slices(step as usize), from)?;
+        let mut slices = vec![&ZEROS[..]; step as usize / ZEROS.len()];
+        slices.push(&ZEROS[..step as usize % ZEROS.len()]);
+        write_all(file, &slices, from)?;
         from += step;
     }
     Ok(())
-}
-
-/// Slices of zeros, `bytes` long together.
-pub(crate) fn zero_slices(bytes: usize) -> Vec<&'static [u8]> {
-    let mut slices = vec![&ZEROS[..]; bytes / ZEROS.len()];
-    slices.push(&ZEROS[..bytes % ZEROS.len()]);
-    slices
 }

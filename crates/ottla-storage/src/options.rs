@@ -92,6 +92,9 @@ pub struct LogOptions {
     pub durability: Durability,
     /// Random numbers for file nonces.
     pub nonces: Nonces,
+    /// A frame at the log's end that was written whole and is damaged now is not a torn write: it may have been
+    /// acknowledged. Opening then fails, unless this says that the loss of that frame is accepted. Default false.
+    pub accept_damaged_end: bool,
     /// After a failed append in the same process: the dead writer's `LogWriter::durable_end`. Default none.
     pub durable_end: Option<DurableEnd>,
 }
@@ -109,6 +112,7 @@ impl LogOptions {
             footer_bytes_max: 16 << 20,
             durability: Durability::Fsync,
             nonces,
+            accept_damaged_end: false,
             durable_end: None,
         }
     }

@@ -71,6 +71,7 @@ pub(crate) fn begin_file(
         file: FileId(previous.file.0 + 1),
         nonce: shared.options.nonces.draw(),
         epoch: shared.epoch,
+        durability: shared.options.durability,
         previous,
     };
     let prepared = match take_ready(shared) {

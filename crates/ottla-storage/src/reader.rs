@@ -49,6 +49,8 @@ struct Taken {
     end_offset: i64,
     bytes_left: usize,
     full: bool,
+    /// Damage is believed at the second reading: a wrong bit on the way from the disk is not damage.
+    again: bool,
     out: Vec<Bytes>,
 }
 
@@ -76,6 +78,7 @@ impl LogReader {
             match self.read_more(&partition, &mut taken) {
                 Ok(true) => {}
                 Ok(false) => break,
+                Err(ReadError::Corrupt { .. }) if taken.out.is_empty() && !taken.again => taken.again = true,
                 Err(error) if taken.out.is_empty() => return Err(error),
                 Err(_) => break,
             }
@@ -288,7 +291,7 @@ impl Batches {
 
 impl Taken {
     fn new(next_offset: i64, end_offset: i64, bytes_left: usize) -> Self {
-        Self { next_offset, end_offset, bytes_left, full: false, out: Vec::new() }
+        Self { next_offset, end_offset, bytes_left, full: false, again: false, out: Vec::new() }
     }
 
     fn into_batches(self) -> Batches {

@@ -21,7 +21,7 @@ use crate::footer;
 use crate::frame;
 use crate::index::Index;
 use crate::layout::{BLOCK_BYTES, FORMAT_VERSION};
-use crate::options::{FileId, FrameSequence, LogOptions};
+use crate::options::{Durability, FileId, FrameSequence, LogOptions};
 use crate::prepare::{self, BeginError, FilePreparer, begin_file};
 use crate::reader::LogReader;
 use crate::scan::{self, Bodies, Identity, ScannedFrame, Scanner, Step};
@@ -290,7 +290,13 @@ impl Opening {
     fn find_snapshot(&mut self, names: &[String]) -> Result<(), OpenError> {
         let owner = Owner { shard_id: self.options.shard_id, log_id: self.log_id };
         for name in names.iter().rev() {
-            match Snapshot::open(&*self.disk, name, owner) {
+            // Read twice before it is given up: a wrong bit on the way is not damage.
+            let opened = Snapshot::open(&*self.disk, name, owner);
+            let opened = match opened {
+                Err(SnapshotFault::Damaged(_)) => Snapshot::open(&*self.disk, name, owner),
+                other => other,
+            };
+            match opened {
                 Ok(snapshot) => {
                     let info = snapshot.info;
                     self.report.snapshot = Some(info);
@@ -392,7 +398,8 @@ impl Opening {
         match self.options.durable_end {
             None => Ok(bytes),
             Some(end) if end.file == last && end.length <= bytes => Ok(end.length),
-            Some(end) if end.file.0 + 1 == last.0 => Ok(BLOCK_BYTES), // begun, never written to successfully
+            // Begun since, by the dead writer or by openings that failed; never written to successfully.
+            Some(end) if end.file < last => Ok(BLOCK_BYTES),
             Some(end) => {
                 Err(damaged(last, bytes, "the log is shorter than what was synced")).inspect_err(|_| {
                     tracing::error!(
@@ -488,8 +495,20 @@ impl Opening {
         let (last_sequence, last_header_crc) = scanner.last();
         if let Step::Bad(what) = step {
             let (behind, non_zero) = scanner.find(at + BLOCK_BYTES).map_err(io_error(&file.file_name()))?;
-            if behind.is_some() {
+            let synced = self.files.last().is_some_and(|last| last.header.durability == Durability::Fsync);
+            if behind.is_some() && synced {
                 return Err(damaged(file, at, what));
+            }
+            if scanner.was_whole().map_err(io_error(&file.file_name()))? {
+                tracing::error!(
+                    file = file.0,
+                    at,
+                    what,
+                    "the log's last frame was written whole and is damaged"
+                );
+                if !self.options.accept_damaged_end {
+                    return Err(damaged(file, at, "the log's last frame was written whole and is damaged"));
+                }
             }
             // The block itself: anything but zeros there is a frame that was not finished.
             let torn =
@@ -566,7 +585,13 @@ impl Opening {
     fn sync_last(&self, last: FileId) -> Result<(), OpenError> {
         let name = last.file_name();
         if self.options.durable_end.is_none_or(|end| end.file != last) {
-            self.disk.open(&name).and_then(|file| file.sync_all()).map_err(io_error(&name))?;
+            let synced = self.disk.open(&name).and_then(|file| {
+                if file.len()? < self.end.0 {
+                    file.set_len(self.end.0)?; // only what fills up the last frame's block is missing
+                }
+                file.sync_all()
+            });
+            synced.map_err(io_error(&name))?;
         }
         self.disk.sync_dir().map_err(io_error("the folder"))
     }

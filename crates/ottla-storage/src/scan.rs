@@ -20,6 +20,9 @@ use crate::layout::{BLOCK_BYTES, STEP_BYTES, align_up};
 use crate::options::{FileId, FrameSequence};
 use crate::shared::Shared;
 
+/// The smallest unit that a disk writes or leaves as it was.
+const SECTOR_BYTES: usize = 512;
+
 /// A window onto a file: small looks cost one read per MiB.
 struct Window {
     file: Arc<dyn File>,
@@ -140,7 +143,13 @@ impl Scanner {
         if self.at >= self.window.end {
             return Ok(Step::End);
         }
-        let frame = match self.read(bodies)? {
+        let mut read = self.read(bodies)?;
+        if read.is_err() {
+            // A wrong bit on the way from the disk is not damage: nothing is concluded from one reading.
+            self.window.bytes = Bytes::new();
+            read = self.read(bodies)?;
+        }
+        let frame = match read {
             Ok(frame) => frame,
             Err(what) => return Ok(Step::Bad(what)),
         };
@@ -184,6 +193,29 @@ impl Scanner {
             return Ok(Err("a damaged batch"));
         }
         Ok(Ok(frame))
+    }
+
+    /// Whether the unacceptable frame at the position was once written whole: then it is damaged, not torn. The
+    /// place held zeros before and a frame has no sector of zeros, but for those inside a batch; a torn write
+    /// leaves whole sectors as they were, a short one everything behind its end.
+    pub(crate) fn was_whole(&mut self) -> io::Result<bool> {
+        let block = self.window.get(self.at, BLOCK_BYTES)?;
+        if block.len() < SECTOR_BYTES {
+            return Ok(false);
+        }
+        let Some((header, _)) = FrameHeader::decode(&block) else {
+            // The header's sector is there, and something behind the header: so the header was there too.
+            return Ok(block[FRAME_HEADER_BYTES..SECTOR_BYTES].iter().any(|byte| *byte != 0));
+        };
+        let padded = align_up(header.frame_bytes);
+        if !self.identity.owns(&header, self.at) || padded > self.window.end - self.at {
+            return Ok(false);
+        }
+        let bytes = self.window.get(self.at, padded)?;
+        let written = |sector: &[u8]| sector.iter().any(|byte| *byte != 0);
+        Ok(bytes.len() as u64 == padded
+            && bytes.last().is_some_and(|byte| *byte != 0)
+            && bytes.chunks(SECTOR_BYTES).all(written))
     }
 
     /// Whether the block at a position is all zeros.

@@ -1,4 +1,7 @@
 //! The crate's tests: one conformance suite over every disk, faults on copies of a folder, a property test.
 
 mod conformance;
+mod crash;
+mod damage;
+mod power;
 mod support;

@@ -14,7 +14,7 @@ use ottla_protocol::entry::Entry;
 use crate::error::{AppendError, NotWritten};
 use crate::file_header::Seal;
 use crate::frame::{self, FrameHeader, Plan};
-use crate::layout::{BLOCK_BYTES, align_up, write_all, write_zeros, zero_slices};
+use crate::layout::{BLOCK_BYTES, PADDING, align_up, write_all, write_zeros};
 use crate::options::{Durability, DurableEnd, FrameSequence};
 use crate::prepare::{BeginError, OpenFile, Ready, begin_file, discard, take_ready};
 use crate::shared::Shared;
@@ -97,7 +97,7 @@ impl LogWriter {
         };
         let (pieces, header_crc) = plan.build(header, entries);
         let mut slices: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
-        slices.extend(zero_slices((padded - plan.frame_bytes) as usize));
+        slices.push(&PADDING[..(padded - plan.frame_bytes) as usize]);
         let written = write_all(&*self.file.handle, &slices, self.file.end);
         written.and_then(|()| self.sync()).map_err(|error| self.die(error))?;
 
@@ -199,6 +199,10 @@ impl LogWriter {
             last_sequence: self.sequence,
             last_header_crc: self.last_header_crc,
         };
+        if self.shared.options.durability == Durability::Os {
+            // What is sealed is synced in any case: only the file in use may end anywhere after a power cut.
+            self.file.handle.sync_data().map_err(|error| self.die(error))?;
+        }
         self.attempts += 1;
         match begin_file(&self.shared, seal, needed, self.attempts) {
             Ok(file) => {

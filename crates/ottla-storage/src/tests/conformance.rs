@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ottla_env::disk::Disk;
 use ottla_env::disk::os::OsDisk;
+use ottla_env::disk::sim::SimDisk;
 use ottla_protocol::entry::Entry;
 
 use super::support::{concat, entry, joined, options, partition, read_all, reopen};
@@ -13,6 +14,7 @@ use crate::{DurableEnd, FrameSequence, OpenError, ReadError, SnapshotInfo, open}
 fn on_every_disk(case: impl Fn(Arc<dyn Disk>)) {
     let folder = tempfile::tempdir().expect("a folder");
     case(Arc::new(OsDisk::open(folder.path()).expect("opened")));
+    case(Arc::new(SimDisk::new(1)));
 }
 
 /// Appends frames of several partitions until some files are full; gives back what was appended.

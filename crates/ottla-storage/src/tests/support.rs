@@ -1,9 +1,11 @@
 //! What the tests share: options, batches, a small log, reading everything back.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ottla_env::disk::Disk;
+use ottla_env::disk::sim::SimDisk;
 use ottla_env::rng::{Rng, SeededRng};
 use ottla_protocol::batch::BatchBuilder;
 use ottla_protocol::compression::Codec;
@@ -92,5 +94,79 @@ pub(super) fn read_all(reader: &LogReader, at: TopicIdPartition, mut offset: i64
             rest = rest.slice(batch.header.batch_bytes()..);
         }
         out.extend(bytes);
+    }
+}
+
+/// The files of a folder, to be changed and opened again.
+#[derive(Clone, Default)]
+pub(super) struct Image(pub(super) BTreeMap<String, Vec<u8>>);
+
+impl Image {
+    pub(super) fn of(disk: &dyn Disk) -> Self {
+        let mut files = BTreeMap::new();
+        for name in disk.list().expect("listed") {
+            let file = disk.open(&name).expect("there");
+            let mut bytes = vec![0; file.len().expect("known") as usize];
+            file.read_exact_at(&mut bytes, 0).expect("read");
+            files.insert(name, bytes);
+        }
+        Self(files)
+    }
+
+    /// A disk that holds these files, all of it durable.
+    pub(super) fn disk(&self) -> Arc<dyn Disk> {
+        let disk = SimDisk::new(1);
+        for (name, bytes) in &self.0 {
+            let file = disk.create(name).expect("created");
+            crate::layout::write_all(&*file, &[bytes], 0).expect("written");
+            file.sync_all().expect("synced");
+        }
+        disk.sync_dir().expect("synced");
+        Arc::new(disk)
+    }
+}
+
+/// What should be in the log.
+#[derive(Clone, Default)]
+pub(super) struct Model {
+    /// Acknowledged frames, in order; frame n is at n - 1.
+    pub(super) frames: Vec<Vec<Entry>>,
+    /// A frame whose outcome is unknown.
+    pub(super) maybe: Option<Vec<Entry>>,
+}
+
+impl Model {
+    pub(super) fn end_offset(&self, at: TopicIdPartition) -> i64 {
+        let entries = self.frames.iter().flatten().filter(|entry| entry.partition == at);
+        entries.last().map_or(0, |entry| entry.last_offset() + 1)
+    }
+
+    /// Takes what replay gave behind frame `contained`: all acknowledged frames, and perhaps the unknown one.
+    pub(super) fn recovered(&mut self, contained: u64, frames: &[RecoveredFrame]) {
+        let maybe = self.maybe.take();
+        let total = contained as usize + frames.len();
+        if total > self.frames.len() {
+            self.frames.push(maybe.expect("nothing is invented"));
+        }
+        assert_eq!(total, self.frames.len(), "nothing acknowledged is lost");
+        for (index, frame) in frames.iter().enumerate() {
+            let number = contained + index as u64 + 1;
+            assert_eq!(frame.frame_sequence.0, number);
+            assert!(frame.position == number || frame.entries.is_empty());
+            assert_eq!(frame.entries, self.frames[number as usize - 1]);
+        }
+    }
+
+    pub(super) fn partitions(&self) -> BTreeSet<TopicIdPartition> {
+        self.frames.iter().flatten().map(|entry| entry.partition).collect()
+    }
+
+    /// Every partition reads back as it was appended.
+    pub(super) fn check_reads(&self, reader: &LogReader, step: usize) {
+        let all: Vec<Entry> = self.frames.iter().flatten().cloned().collect();
+        for at in self.partitions() {
+            assert_eq!(reader.end_offset(at), Some(self.end_offset(at)));
+            assert_eq!(read_all(reader, at, 0, step), joined(&all, at));
+        }
     }
 }
