@@ -41,7 +41,8 @@ pub(crate) use delete::delete_topics;
 pub(crate) use delete_records::delete_records;
 pub use image::Image;
 pub use names::{
-    CONSUMER_OFFSETS, TOPIC_NAME_BYTES_MAX, TRANSACTION_STATE, coordinator_partition, is_internal, validate_name,
+    CONSUMER_OFFSETS, TOPIC_NAME_BYTES_MAX, TRANSACTION_STATE, coordinator_partition, is_internal,
+    validate_name,
 };
 use records::ControlRecord;
 pub use topics::Topic;
@@ -120,11 +121,6 @@ impl ClusterState {
     /// The cluster's id.
     pub(crate) fn cluster_id(&self) -> Uuid {
         self.cluster_id
-    }
-
-    /// Finalized features.
-    pub(crate) fn features(&self) -> &Features {
-        &self.features
     }
 
     /// Position of the last decision that changed anything here.

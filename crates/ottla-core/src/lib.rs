@@ -21,6 +21,8 @@ pub(crate) mod paged;
 pub mod partition;
 pub(crate) mod produce;
 pub mod shard;
+#[cfg(test)]
+mod testing;
 pub(crate) mod txn;
 
 pub use config::CoreConfig;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 use ottla_protocol::entry::Entry;
-use ottla_protocol::types::{TopicIdPartition, Uuid};
+use ottla_protocol::types::TopicIdPartition;
 
 use crate::cluster::CONTROL_PARTITION;
 use crate::config::CoreConfig;
@@ -364,13 +364,8 @@ impl Partitions {
     fn apply_data(&mut self, slot: u32, entry: &Entry, time: ShardTime) {
         let header = &entry.header;
         let derived = &mut self.derived[slot as usize];
-        let producer = Self::producer_mut(
-            &mut self.producers,
-            derived,
-            slot,
-            header.producer_id,
-            header.producer_epoch,
-        );
+        let producer =
+            Self::producer_mut(&mut self.producers, derived, slot, header.producer_id, header.producer_epoch);
         let producer = self.producers.get_mut(producer).expect("the index names live slots");
         producer.append(header, time);
         if header.is_transactional() && producer.begin_transaction(header.base_offset) {
@@ -385,26 +380,23 @@ impl Partitions {
         time: ShardTime,
     ) -> Result<Option<AppliedMarker>, ReplayError> {
         let header = &entry.header;
-        let marker = ottla_protocol::batch::parse_marker(header, &entry.tail).map_err(|_| ReplayError::Record {
-            partition: entry.partition,
-            offset: header.base_offset,
-            reason: "a control record cannot be read",
-        })?;
+        let marker =
+            ottla_protocol::batch::parse_marker(header, &entry.tail).map_err(|_| ReplayError::Record {
+                partition: entry.partition,
+                offset: header.base_offset,
+                reason: "a control record cannot be read",
+            })?;
         let Some(marker) = marker else { return Ok(None) };
         let derived = &mut self.derived[slot as usize];
-        let producer = Self::producer_mut(
-            &mut self.producers,
-            derived,
-            slot,
-            header.producer_id,
-            header.producer_epoch,
-        );
+        let producer =
+            Self::producer_mut(&mut self.producers, derived, slot, header.producer_id, header.producer_epoch);
         let producer = self.producers.get_mut(producer).expect("the index names live slots");
         let first_offset = producer.end_transaction(header, marker.coordinator_epoch, time);
         if let Some(first_offset) = first_offset {
             derived.open.remove(&first_offset);
             if !marker.commit {
-                let last_stable_offset = derived.open.keys().next().copied().unwrap_or(header.base_offset + 1);
+                let last_stable_offset =
+                    derived.open.keys().next().copied().unwrap_or(header.base_offset + 1);
                 let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
                 Arc::make_mut(&mut state.aborted).push(AbortedTransaction {
                     producer_id: header.producer_id,
@@ -432,10 +424,5 @@ impl Partitions {
     /// Whether another producer would fit below the ceiling.
     pub(crate) fn has_room_for_producer(&self, producers_max: usize) -> bool {
         self.producers.len() < producers_max
-    }
-
-    /// Where a topic's partitions sit, in their order.
-    pub(crate) fn slots_of(&self, topic_id: Uuid, partition_count: i32) -> impl Iterator<Item = u32> {
-        (0..partition_count).filter_map(move |partition| self.slot(TopicIdPartition { topic_id, partition }))
     }
 }

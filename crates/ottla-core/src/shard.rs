@@ -34,8 +34,8 @@ mod tests;
 
 pub(crate) use apply::Effects;
 pub use apply::ReplayError;
-pub use snapshot::{Restore, RestoreError, Snapshot};
 pub(crate) use snapshot::{Decoder, Encoder, Section, chunked, section};
+pub use snapshot::{Restore, RestoreError, Snapshot};
 pub(crate) use step::{Marker, NewRecord, Stamp, Step};
 
 /// Everything that one shard knows. One owner; readers get [`Bounds`] and [`Image`] values.
@@ -149,7 +149,9 @@ impl ShardState {
 
     /// Partitions with their bounds, for the first publication after a load. In no order.
     pub fn all_bounds(&self) -> impl Iterator<Item = (TopicIdPartition, Bounds)> {
-        self.partitions.iter().map(|(slot, state)| (state.partition(), self.partitions.bounds(slot, self.shard_epoch)))
+        self.partitions
+            .iter()
+            .map(|(slot, state)| (state.partition(), self.partitions.bounds(slot, self.shard_epoch)))
     }
 
     /// Topics, configs and features as of the state's position. Costs a few dozen reference counts.

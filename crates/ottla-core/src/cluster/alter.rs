@@ -12,7 +12,9 @@ use ottla_protocol::messages::incremental_alter_configs_request::{AlterConfigsRe
 use ottla_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use ottla_protocol::types::Text;
 
-use super::config::{ConfigError, ConfigType, Definition, TopicConfig, broker_definition, list, topic_definition};
+use super::config::{
+    ConfigError, ConfigType, Definition, TopicConfig, broker_definition, list, topic_definition,
+};
 use super::{EVERY_BROKER, Topic, records};
 use crate::command::Context;
 use crate::decision::Reply;
@@ -82,8 +84,11 @@ pub(crate) fn incremental_alter_configs(
         step.append_control(&new_records);
     }
     let state = &*step.state;
-    let rests_on =
-        if step.has_entries() { step.position() } else { state.topics.rests_on().max(state.cluster.rests_on()) };
+    let rests_on = if step.has_entries() {
+        step.position()
+    } else {
+        state.topics.rests_on().max(state.cluster.rests_on())
+    };
     let reply = m::IncrementalAlterConfigsResponse { responses, ..Default::default() };
     step.answer(context.token, Reply::IncrementalAlterConfigs(reply), rests_on);
 }
@@ -96,7 +101,10 @@ fn plan(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRe
     }
     for config in &resource.configs {
         if !(SET..=SUBTRACT).contains(&config.config_operation) {
-            return Err(invalid_request(format!("unknown operation {} on {}", config.config_operation, config.name)));
+            return Err(invalid_request(format!(
+                "unknown operation {} on {}",
+                config.config_operation, config.name
+            )));
         }
         if config.config_operation != DELETE && config.value.is_none() {
             return Err(invalid_request(format!("setting {} needs a value", config.name)));
@@ -116,8 +124,8 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
     let mut overrides: BTreeMap<&str, Text> =
         topic.config.overrides().map(|(name, value)| (name, value.clone())).collect();
     for config in &resource.configs {
-        let definition =
-            topic_definition(&config.name).ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
+        let definition = topic_definition(&config.name)
+            .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
         let current = topic.config.override_of(definition.name).map_or(definition.default, Text::as_str);
         match altered(definition, current, config)? {
             Some(value) => overrides.insert(definition.name, value),
@@ -138,15 +146,20 @@ fn plan_broker(state: &ShardState, resource: &AlterConfigsResource) -> Result<Ve
         name if name.parse() == Ok(state.config.node_id) => state.config.node_id,
         _ => {
             let node_id = state.config.node_id;
-            return Err(invalid_request(format!("{name} is not the id of a broker; there is broker {node_id}")));
+            return Err(invalid_request(format!(
+                "{name} is not the id of a broker; there is broker {node_id}"
+            )));
         }
     };
     let mut new_records = Vec::new();
     for config in &resource.configs {
-        let broker =
-            broker_definition(&config.name).ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
+        let broker = broker_definition(&config.name)
+            .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
         if !broker.is_dynamic() {
-            return Err(invalid_request(format!("setting {} cannot change while the broker runs", config.name)));
+            return Err(invalid_request(format!(
+                "setting {} cannot change while the broker runs",
+                config.name
+            )));
         }
         let value = altered(&broker.definition, &broker.get(&state.config), config)?;
         if let Some(value) = &value {
@@ -170,7 +183,8 @@ fn altered(
         _ => {}
     }
     if definition.kind != ConfigType::List {
-        let reason = format!("setting {} is no list, elements cannot be added or taken away", definition.name);
+        let reason =
+            format!("setting {} is no list, elements cannot be added or taken away", definition.name);
         return Err((ErrorCode::InvalidConfig, reason));
     }
     let mut elements: Vec<&str> = list(current).collect();

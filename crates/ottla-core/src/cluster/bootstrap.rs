@@ -22,7 +22,8 @@ pub(crate) fn bootstrap(step: &mut Step<'_>, context: &Context, cluster_id: Uuid
     if !step.state.cluster.is_bootstrapped() {
         let config = &step.state.config;
         let [offsets_id, transactions_id] = topic_ids;
-        let offsets = (CONSUMER_OFFSETS, offsets_id, config.offsets_topic_num_partitions, Role::ConsumerOffsets);
+        let offsets =
+            (CONSUMER_OFFSETS, offsets_id, config.offsets_topic_num_partitions, Role::ConsumerOffsets);
         let transactions = (
             TRANSACTION_STATE,
             transactions_id,
@@ -30,8 +31,10 @@ pub(crate) fn bootstrap(step: &mut Step<'_>, context: &Context, cluster_id: Uuid
             Role::TransactionState,
         );
         let base_leader_epoch = step.state.shard_epoch.saturating_neg();
-        let mut new_records =
-            vec![records::cluster(cluster_id), records::feature(TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL)];
+        let mut new_records = vec![
+            records::cluster(cluster_id),
+            records::feature(TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL),
+        ];
         for (name, id, partition_count, role) in [offsets, transactions] {
             new_records.push(records::topic(&Topic {
                 name: Text::from_static(name),
@@ -51,8 +54,7 @@ pub(crate) fn bootstrap(step: &mut Step<'_>, context: &Context, cluster_id: Uuid
 
 /// Internal topics are compacted, uncompressed, and need no index of their own.
 fn internal_config() -> TopicConfig {
-    let overrides = [("cleanup.policy", "compact"), ("compression.type", "producer"), ("segment.bytes", "104857600")];
-    TopicConfig::stored(
-        overrides.map(|(name, value)| (Text::from_static(name), Text::from_static(value))),
-    )
+    let overrides =
+        [("cleanup.policy", "compact"), ("compression.type", "producer"), ("segment.bytes", "104857600")];
+    TopicConfig::stored(overrides.map(|(name, value)| (Text::from_static(name), Text::from_static(value))))
 }

@@ -81,7 +81,8 @@ pub(crate) fn auto_create_topics(step: &mut Step<'_>, context: &Context, names: 
     let mut planned = Planned::default();
     if step.state.config.auto_create_topics_enable {
         for name in names.into_iter().collect::<BTreeSet<_>>() {
-            let topic = CreatableTopic { name, num_partitions: -1, replication_factor: -1, ..Default::default() };
+            let topic =
+                CreatableTopic { name, num_partitions: -1, replication_factor: -1, ..Default::default() };
             if let Ok(topic) = plan_topic(step.state, &topic, &planned) {
                 planned.partitions += topic.partition_count as usize;
                 planned.topics.push(topic);
@@ -112,19 +113,23 @@ fn plan_topic(state: &ShardState, topic: &CreatableTopic, planned: &Planned) -> 
     };
     let other = state.topics.collides_with(&topic.name).or_else(|| in_request().map(|other| &other.name));
     if let Some(other) = other {
-        let reason = format!("topic {} differs from the existing topic {other} only in '.' and '_'", topic.name);
+        let reason =
+            format!("topic {} differs from the existing topic {other} only in '.' and '_'", topic.name);
         return Err((ErrorCode::InvalidTopicException, reason));
     }
     let partition_count = partition_count(state, topic)?;
-    let config = topic_config(state, topic)
-        .map_err(|error| (ErrorCode::InvalidConfig, error.to_string()))?;
+    let config = topic_config(state, topic).map_err(|error| (ErrorCode::InvalidConfig, error.to_string()))?;
     let limits = &state.config.limits;
     if state.topics.len() + planned.topics.len() >= limits.topics_max
         || planned.topics.len() >= limits.topics_per_request_max
         || partition_count > limits.topic_partitions_max
-        || state.partitions.partition_count() + planned.partitions + partition_count as usize > limits.partitions_max
+        || state.partitions.partition_count() + planned.partitions + partition_count as usize
+            > limits.partitions_max
     {
-        return Err((ErrorCode::PolicyViolation, "more topics or partitions than the broker's limits allow".into()));
+        return Err((
+            ErrorCode::PolicyViolation,
+            "more topics or partitions than the broker's limits allow".into(),
+        ));
     }
     Ok(Topic {
         name: topic.name.detached(),
@@ -161,7 +166,10 @@ fn partition_count(state: &ShardState, topic: &CreatableTopic) -> Result<i32, Re
     match topic.num_partitions {
         -1 => Ok(state.config.num_partitions),
         count @ 1.. => Ok(count),
-        _ => Err((ErrorCode::InvalidPartitions, "the partition count is positive, or -1 for the default".into())),
+        _ => Err((
+            ErrorCode::InvalidPartitions,
+            "the partition count is positive, or -1 for the default".into(),
+        )),
     }
 }
 
@@ -179,7 +187,9 @@ fn assigned_partitions(node_id: i32, assignments: &[CreatableReplicaAssignment])
             broker_ids => {
                 let unknown = broker_ids.iter().find(|broker_id| **broker_id != node_id);
                 return Err(match unknown {
-                    Some(unknown) => format!("partition {partition} is assigned to broker {unknown}, which is unknown"),
+                    Some(unknown) => {
+                        format!("partition {partition} is assigned to broker {unknown}, which is unknown")
+                    }
                     None => format!("partition {partition} is assigned to one broker twice"),
                 });
             }

@@ -39,7 +39,11 @@ pub(crate) fn delete_topics(step: &mut Step<'_>, context: &Context, request: m::
         responses.push(match found {
             Ok(topic) => {
                 new_records.push(records::topic_deleted(topic.id));
-                DeletableTopicResult { name: Some(topic.name.clone()), topic_id: topic.id, ..Default::default() }
+                DeletableTopicResult {
+                    name: Some(topic.name.clone()),
+                    topic_id: topic.id,
+                    ..Default::default()
+                }
             }
             Err((code, message)) => DeletableTopicResult {
                 name,
@@ -67,7 +71,9 @@ fn find<'a>(
     topic_id: Uuid,
 ) -> Result<&'a Topic, (ErrorCode, &'static str)> {
     let topic = match (name, topic_id.is_zero()) {
-        (Some(_), false) => return Err((ErrorCode::InvalidRequest, "a topic is named by its name or its id, not both")),
+        (Some(_), false) => {
+            return Err((ErrorCode::InvalidRequest, "a topic is named by its name or its id, not both"));
+        }
         (None, true) => return Err((ErrorCode::InvalidRequest, "a topic is named by its name or its id")),
         (Some(name), true) => state
             .topics

@@ -6,7 +6,9 @@
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
-use ottla_protocol::messages::delete_records_response::{DeleteRecordsPartitionResult, DeleteRecordsTopicResult};
+use ottla_protocol::messages::delete_records_response::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
 
 use super::records;
 use crate::command::Context;

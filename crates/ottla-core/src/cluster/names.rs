@@ -39,6 +39,7 @@ pub(super) fn collision_key(name: &str) -> Option<String> {
 /// Partition of an internal topic that a group or transactional id lives in: Java's string hash over UTF-16
 /// code units, without its sign, modulo the count. The smallest int counts as 0.
 pub fn coordinator_partition(key: &str, partition_count: i32) -> i32 {
-    let hash = key.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    let hash =
+        key.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
     hash.checked_abs().unwrap_or(0) % partition_count
 }

@@ -152,7 +152,8 @@ impl ControlRecord {
             }
             m::BrokerConfigControlKey::RECORD_TYPE => {
                 let key = m::BrokerConfigControlKey::decode(&mut reader, 0).map_err(|_| KEY)?;
-                let value = optional::<m::BrokerConfigControlValue>(value)?.map(|value| value.value.detached());
+                let value =
+                    optional::<m::BrokerConfigControlValue>(value)?.map(|value| value.value.detached());
                 Self::BrokerConfig { node_id: key.node_id, name: key.name.detached(), value }
             }
             m::ProducerExpiryControlKey::RECORD_TYPE => {
@@ -167,7 +168,8 @@ impl ControlRecord {
 }
 
 fn decode_topic(id: Uuid, value: m::TopicControlValue) -> Result<Topic, &'static str> {
-    let role = u8::try_from(value.role).ok().and_then(Role::from_number).ok_or("a topic of an unknown role")?;
+    let role =
+        u8::try_from(value.role).ok().and_then(Role::from_number).ok_or("a topic of an unknown role")?;
     let configs = value.configs.into_iter().map(|config| (config.name, config.value.detached()));
     Ok(Topic {
         name: value.name.detached(),

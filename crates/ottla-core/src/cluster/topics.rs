@@ -132,7 +132,6 @@ pub(crate) struct TopicMap {
     by_name: SharedMap<Text, Arc<Topic>>,
     by_id: SharedMap<Uuid, Arc<Topic>>,
     len: usize,
-    partition_count: usize,
 }
 
 impl TopicMap {
@@ -174,7 +173,6 @@ impl Topics {
             by_name: SharedMap::new(hasher.clone()),
             by_id: SharedMap::new(hasher.clone()),
             len: 0,
-            partition_count: 0,
         };
         Self { map, collisions: HashMap::with_hasher(hasher), last_position: Position::default() }
     }
@@ -198,11 +196,6 @@ impl Topics {
     /// Number of topics, internal ones included.
     pub(crate) fn len(&self) -> usize {
         self.map.len
-    }
-
-    /// Partitions of all topics together.
-    pub(crate) fn partition_count(&self) -> usize {
-        self.map.partition_count
     }
 
     /// `__transaction_state`, once the cluster was made.
@@ -232,12 +225,8 @@ impl Topics {
             self.collisions.insert(key, topic.name.clone());
         }
         let topic = Arc::new(topic);
-        self.map.partition_count += topic.partition_count as usize;
         let old = self.map.by_name.insert(topic.name.clone(), topic.clone());
-        match &old {
-            Some(old) => self.map.partition_count -= old.partition_count as usize,
-            None => self.map.len += 1,
-        }
+        self.map.len += usize::from(old.is_none());
         self.map.by_id.insert(topic.id, topic);
     }
 
@@ -246,7 +235,6 @@ impl Topics {
         let topic = self.map.by_id.remove(&id)?;
         self.map.by_name.remove(&topic.name);
         self.map.len -= 1;
-        self.map.partition_count -= topic.partition_count as usize;
         if let Some(key) = names::collision_key(&topic.name) {
             self.collisions.remove(&key);
         }

@@ -41,7 +41,8 @@ impl AbortedIndex {
         let chunk = self.chunks.partition_point(|chunk| Self::last(chunk).last_offset < fetch_offset);
         let Some(first) = self.chunks.get(chunk) else { return found };
         let start = first.partition_point(|entry| entry.last_offset < fetch_offset);
-        let entries = first[start..].iter().chain(self.chunks[chunk + 1..].iter().flat_map(|chunk| chunk.iter()));
+        let entries =
+            first[start..].iter().chain(self.chunks[chunk + 1..].iter().flat_map(|chunk| chunk.iter()));
         for entry in entries {
             if entry.first_offset < upper {
                 found.push((entry.producer_id, entry.first_offset));

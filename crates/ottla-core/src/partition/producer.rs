@@ -99,10 +99,9 @@ impl ProducerState {
             return None;
         }
         let last_sequence = header.last_sequence();
-        self.batches()
-            .iter()
-            .rev()
-            .find(|batch| batch.first_sequence == header.base_sequence && batch.last_sequence == last_sequence)
+        self.batches().iter().rev().find(|batch| {
+            batch.first_sequence == header.base_sequence && batch.last_sequence == last_sequence
+        })
     }
 
     fn set_epoch(&mut self, producer_epoch: i16) {

@@ -34,16 +34,24 @@ impl PartitionsSnapshot {
 
     /// Partitions first, then what belongs to them.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Vec<u8>> {
-        let aborted = self.states.iter().flat_map(|(slot, state)| {
-            state.aborted.chunks().iter().map(move |chunk| (slot, chunk))
-        });
-        chunked(section::PARTITIONS, VERSION, self.states.iter(), |(slot, state), out| state.encode(slot, out))
-            .chain(chunked(section::ABORTED, VERSION, aborted, |(slot, chunk), out| {
-                encode_aborted(slot, chunk, out);
-            }))
-            .chain(chunked(section::PRODUCERS, VERSION, self.producers.iter(), |(slot, producer), out| {
+        let aborted = self
+            .states
+            .iter()
+            .flat_map(|(slot, state)| state.aborted.chunks().iter().map(move |chunk| (slot, chunk)));
+        chunked(section::PARTITIONS, VERSION, self.states.iter(), |(slot, state), out| {
+            state.encode(slot, out)
+        })
+        .chain(chunked(section::ABORTED, VERSION, aborted, |(slot, chunk), out| {
+            encode_aborted(slot, chunk, out);
+        }))
+        .chain(chunked(
+            section::PRODUCERS,
+            VERSION,
+            self.producers.iter(),
+            |(slot, producer), out| {
                 producer.encode(slot, out);
-            }))
+            },
+        ))
     }
 }
 
@@ -180,7 +188,8 @@ impl Partitions {
                 last_stable_offset: items.i64()?,
             });
         }
-        let state = self.states.get_mut(slot).ok_or(items.inconsistent("aborted transactions of no partition"))?;
+        let state =
+            self.states.get_mut(slot).ok_or(items.inconsistent("aborted transactions of no partition"))?;
         if !Arc::make_mut(&mut state.aborted).restore_chunk(chunk) {
             return Err(items.inconsistent("aborted transactions out of order"));
         }

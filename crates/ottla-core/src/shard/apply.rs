@@ -95,7 +95,8 @@ impl ShardState {
         time: ShardTime,
         effects: &mut Effects,
     ) -> Result<(), ReplayError> {
-        let applied = self.partitions.apply(slot, entry, position, time, self.config.limits.leader_epochs_max)?;
+        let applied =
+            self.partitions.apply(slot, entry, position, time, self.config.limits.leader_epochs_max)?;
         if applied.first_in_step {
             effects.touched.push(entry.partition);
         }
@@ -119,7 +120,12 @@ impl ShardState {
     ) -> Result<(), ReplayError> {
         match applied.marker {
             Some(marker) => {
-                self.groups.apply_marker(entry.partition.partition, marker.producer_id, marker.commit, position);
+                self.groups.apply_marker(
+                    entry.partition.partition,
+                    marker.producer_id,
+                    marker.commit,
+                    position,
+                );
                 Ok(())
             }
             None => self.groups.apply(entry, position),

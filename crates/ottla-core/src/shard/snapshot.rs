@@ -378,7 +378,8 @@ impl<'a> Decoder<'a> {
     /// Length and bytes.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], RestoreError> {
         let length = self.u32()? as usize;
-        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(RestoreError::Cut { kind: self.kind })?;
+        let (bytes, rest) =
+            self.rest.split_at_checked(length).ok_or(RestoreError::Cut { kind: self.kind })?;
         self.rest = rest;
         Ok(bytes)
     }

@@ -122,7 +122,8 @@ impl<'a> Step<'a> {
         records: &[NewRecord],
         stamp: Stamp,
     ) -> i64 {
-        let slot = self.state.partitions.slot(partition).expect("coordinators append to partitions that exist");
+        let slot =
+            self.state.partitions.slot(partition).expect("coordinators append to partitions that exist");
         let (header, tail) = batches::records(records, stamp, self.now.0);
         self.emit(slot, header, tail)
     }

@@ -74,7 +74,8 @@ impl TopicConfig {
     ) -> Result<Self, ConfigError> {
         let mut known = BTreeMap::new();
         for (name, value) in overrides {
-            let definition = topic_definition(name).ok_or_else(|| ConfigError::Unknown { name: name.into() })?;
+            let definition =
+                topic_definition(name).ok_or_else(|| ConfigError::Unknown { name: name.into() })?;
             if value.len() > value_bytes_max {
                 return Err(ConfigError::TooLong { name: definition.name, bytes_max: value_bytes_max });
             }
@@ -162,7 +163,12 @@ impl TopicConfig {
     }
 
     /// What a connection checks the topic's batches by. `decompressed_bytes_max` is the broker's own limit.
-    pub fn produce_rules(&self, now_ms: i64, produce_version: i16, decompressed_bytes_max: usize) -> ProduceRules {
+    pub fn produce_rules(
+        &self,
+        now_ms: i64,
+        produce_version: i16,
+        decompressed_bytes_max: usize,
+    ) -> ProduceRules {
         let bytes = |value: i32| usize::try_from(value).unwrap_or_default();
         ProduceRules {
             max_message_bytes: bytes(self.max_message_bytes),
