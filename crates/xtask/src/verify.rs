@@ -81,7 +81,7 @@ fn steps() -> [(&'static str, Action); 8] {
         ("licences", licences),
         ("schema", schema_check),
         ("tests", |_| Ok(Verdict::of(test::run(&test::Options::default())?))),
-        ("simulation", |workspace| Ok(Verdict::of(prove::power_cut(workspace, SMOKE_SEEDS)?.passed))),
+        ("simulation", |workspace| Ok(Verdict::of(prove::power_cut(workspace, SMOKE_SEEDS, true)?.passed))),
     ]
 }
 
