@@ -21,6 +21,9 @@ struct Suite {
     about: &'static str,
     /// Arguments behind the bootstrap address: the part that Ottla is built for so far.
     arguments: &'static str,
+    /// Settings that the broker is started with, by file name without its end: .toml for ours, .properties for
+    /// Kafka's.
+    config: Option<&'static str>,
     /// Whether it is given a command that kills and restarts the broker.
     restarts: bool,
     /// Whether it runs when none is named.
@@ -35,6 +38,7 @@ const SUITES: &[Suite] = &[
         arguments: "confluent aio kafkapython kcat kafkajs codec_none codec_gzip codec_snappy codec_lz4 codec_zstd \
             keys headers idempotent txn_commit txn_abort txn_fencing txn_timeout isolation seek_timestamp \
             delete_records offset_reset admin_topic admin_config unknown_topic too_large",
+        config: None,
         restarts: false,
         usual: true,
     },
@@ -42,7 +46,8 @@ const SUITES: &[Suite] = &[
         name: "eos",
         script: "suite-eos",
         about: "exactly-once semantics at the wire: the scenarios without group members, and late messages",
-        arguments: "--target ottla 1-65 67 68 90",
+        arguments: "--target ottla 1-65 67 68 81-86 90",
+        config: Some("eos/short-sweeps"),
         restarts: true,
         usual: true,
     },
@@ -51,6 +56,7 @@ const SUITES: &[Suite] = &[
         script: "suite-kgo",
         about: "franz-go's own tests",
         arguments: "",
+        config: None,
         restarts: false,
         usual: false,
     },
@@ -59,6 +65,7 @@ const SUITES: &[Suite] = &[
         script: "suite-java",
         about: "Kafka's own tools and clients",
         arguments: "",
+        config: None,
         restarts: false,
         usual: false,
     },
@@ -67,6 +74,7 @@ const SUITES: &[Suite] = &[
         script: "suite-librdkafka",
         about: "librdkafka's own tests",
         arguments: "core",
+        config: Some("oracle-suites"),
         restarts: false,
         usual: false,
     },
@@ -75,6 +83,7 @@ const SUITES: &[Suite] = &[
         script: "suite-sarama",
         about: "three Go clients",
         arguments: "",
+        config: None,
         restarts: false,
         usual: false,
     },
@@ -83,6 +92,7 @@ const SUITES: &[Suite] = &[
         script: "suite-kafka-python",
         about: "kafka-python's integration tests",
         arguments: "",
+        config: Some("oracle-suites"),
         restarts: false,
         usual: false,
     },
@@ -102,7 +112,7 @@ pub(crate) struct Options {
     /// Run against Apache Kafka instead, to tell a flaw of ours from one of the suite; writes nothing
     #[arg(long)]
     oracle: bool,
-    /// A broker config file for the suites that need one
+    /// A broker config file instead of the suite's usual one
     #[arg(long)]
     config: Option<std::path::PathBuf>,
     /// Do not write docs/compatibility.md
@@ -152,7 +162,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for suite in chosen(&options.suites)? {
         let began = Instant::now();
         let kind = if options.oracle { Kind::Kafka } else { Kind::Ottla };
-        let broker = Broker::start(&workspace, kind, options.config.clone(), &[])?;
+        let ending = if options.oracle { "properties" } else { "toml" };
+        let usual = suite.config.map(|name| workspace.path(format!("compat/{name}.{ending}")));
+        let broker = Broker::start(&workspace, kind, options.config.clone().or(usual), &[])?;
         let arguments = options.args.as_deref().unwrap_or(suite.arguments);
         let outcome = judge(&workspace, suite, arguments, &broker)?;
         let seconds = began.elapsed().as_secs();
