@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Demo(demo::Options),
     /// One of the demonstration's processes
     #[command(hide = true)]
-    DemoBroker(demo::broker::Options),
+    DemoBroker(cmd::serve::Options),
     /// One of the demonstration's processes
     #[command(hide = true)]
     DemoSource(demo::source::Options),

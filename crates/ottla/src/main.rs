@@ -6,6 +6,7 @@
 //!
 //! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong.
 
+mod broker_process;
 mod cli;
 mod cmd;
 mod demo;

@@ -3,7 +3,7 @@
 //! Results go to standard output, one complaint of a failed command to standard error. A closed pipe is not a
 //! failure of ours (`is_closed`).
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -60,11 +60,6 @@ pub(crate) fn note(text: &str) {
 /// What went wrong, on standard error.
 pub(crate) fn complain(text: &str) {
     note(&format!("ottla: {text}"));
-}
-
-/// Whether standard output is a terminal.
-pub(crate) fn is_terminal() -> bool {
-    io::stdout().is_terminal()
 }
 
 /// Whether an error only says that nobody reads our output any more.
