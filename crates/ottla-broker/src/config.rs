@@ -151,6 +151,7 @@ pub static SETTINGS: &[Setting] = &[
     setting!("offset.metadata.max.bytes", "longest metadata of a committed offset, bytes", Kind::Int32(|c| &mut c.core.offset_metadata_max_bytes, 0..=1 << 20)),
     setting!("offsets.retention.minutes", "an unused committed offset is forgotten after this, minutes", Kind::Minutes(|c| &mut c.core.offsets_retention_ms, 1..=i32::MAX as i64)),
     setting!("offsets.retention.check.interval.ms", "how often such offsets are looked for, ms", Kind::Int64(|c| &mut c.core.offsets_retention_check_interval_ms, MS)),
+    setting!("transaction.v1.enable", "whether transactions of protocol v1 are served; off, only clients of v2 (KIP-890) can use them", Kind::Switch(|c| &mut c.core.transaction_v1_enable)),
     setting!("transaction.v1.connection.fence.enable", "whether a v1 transactional request that arrives late on an older connection is cut", Kind::Switch(|c| &mut c.core.connection_fence_enable)),
 ];
 

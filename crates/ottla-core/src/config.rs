@@ -32,6 +32,9 @@ pub struct CoreConfig {
     /// `transaction.partition.verification.enable`: whether a transactional Produce of protocol v1 must find
     /// its partition in the transaction (KIP-890 part 1). Never off by default.
     pub transaction_partition_verification_enable: bool,
+    /// Whether transactions of protocol v1 are served. Off, their AddPartitionsToTxn and AddOffsetsToTxn are
+    /// refused, for operators who want what only v2 can prove (eos-semantics, section 8).
+    pub transaction_v1_enable: bool,
     /// `producer.id.expiration.ms`: a producer without an open transaction is forgotten by a partition after
     /// this time without an append, by the broker's own time.
     pub producer_id_expiration_ms: i64,
@@ -97,6 +100,7 @@ impl Default for CoreConfig {
             transaction_abort_interval_ms: 10_000,
             transactional_id_cleanup_interval_ms: 3_600_000,
             transaction_partition_verification_enable: true,
+            transaction_v1_enable: true,
             producer_id_expiration_ms: 86_400_000,
             producer_id_expiration_check_interval_ms: 600_000,
             offset_metadata_max_bytes: 4096,

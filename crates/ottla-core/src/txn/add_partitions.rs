@@ -122,10 +122,23 @@ pub(super) fn plan(
         wanted.sort_unstable();
         wanted.dedup();
     }
-    if wanted.len() > state.config.limits.transaction_partitions_max {
+    let limits = &state.config.limits;
+    if wanted.len() > limits.transaction_partitions_max {
         return Err(Refusal::TooManyPartitions);
     }
+    // Every partition of a transaction gets a marker in the end, and so remembers the producer.
+    if !state.partitions.has_room_for_producer(limits.producers_max)
+        && !wanted.iter().all(|partition| knows_producer(state, *partition, pair.producer_id))
+    {
+        return Err(Refusal::TooManyProducers);
+    }
     Ok(Some(wanted))
+}
+
+/// Whether the partition remembers the producer.
+pub(super) fn knows_producer(state: &ShardState, partition: TopicIdPartition, producer_id: i64) -> bool {
+    let slot = state.partitions.slot(partition);
+    slot.is_some_and(|slot| state.partitions.producer(slot, producer_id).is_some())
 }
 
 /// The partitions of the request, or which of them do not exist.
@@ -185,8 +198,15 @@ struct Part<'a> {
 fn one_transaction(step: &mut Step<'_>, part: &Part<'_>) -> (Vec<AddPartitionsToTxnTopicResult>, Position) {
     let Part { id, pair, topics, .. } = *part;
     let code = |refusal: Refusal| refusal.code(Through::AddPartitions, part.version);
-    if id.is_empty() {
-        return (results(topics, |_, _| code(Refusal::InvalidRequest)), Position::default());
+    let refused = if id.is_empty() {
+        Some(Refusal::InvalidRequest)
+    } else if part.version < FIRST_BROKER_VERSION && !step.state.config.transaction_v1_enable {
+        Some(Refusal::V1Disabled)
+    } else {
+        None
+    };
+    if let Some(refusal) = refused {
+        return (results(topics, |_, _| code(refusal)), Position::default());
     }
     let resolved = resolve(step.state, topics);
     if resolved.missing {
@@ -263,6 +283,8 @@ pub(crate) fn add_offsets_to_txn(step: &mut Step<'_>, context: &Context, request
     super::note_connection(step, id, pair, context.connection);
     let outcome = if id.is_empty() {
         Err(Refusal::InvalidRequest)
+    } else if !step.state.config.transaction_v1_enable {
+        Err(Refusal::V1Disabled)
     } else {
         let partition = crate::group::offsets_partition(step.state, &request.group_id);
         add(step, id, pair, V1, &[partition])

@@ -36,6 +36,12 @@ pub(crate) enum Refusal {
     /// The transaction would have more partitions than the limits allow.
     #[error("too many partitions in the transaction")]
     TooManyPartitions,
+    /// Partitions remember as many producers as the limits allow, and this one is new to some.
+    #[error("too many producers")]
+    TooManyProducers,
+    /// Transactions of protocol v1 are switched off.
+    #[error("transactions of protocol v1 are switched off")]
+    V1Disabled,
 }
 
 /// Through which API a refusal goes out.
@@ -69,7 +75,8 @@ impl Refusal {
             Self::NotInTransaction => ErrorCode::InvalidTxnState,
             Self::InvalidTimeout => ErrorCode::InvalidTransactionTimeout,
             Self::TooManyIds => ErrorCode::CoordinatorNotAvailable,
-            Self::TooManyPartitions => ErrorCode::PolicyViolation,
+            Self::TooManyPartitions | Self::TooManyProducers => ErrorCode::PolicyViolation,
+            Self::V1Disabled => ErrorCode::UnsupportedVersion,
         }
     }
 }

@@ -12,6 +12,7 @@ use ottla_protocol::messages::write_txn_markers_response::{
 use ottla_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use ottla_protocol::types::Text;
 
+use super::add_partitions;
 use crate::command::Context;
 use crate::decision::Reply;
 use crate::shard::{Marker, Step};
@@ -74,6 +75,13 @@ fn write(
     // Behind the check, so that a stale epoch is told as such whatever its value.
     if marker.producer_id < 0 || marker.producer_epoch < 0 || marker.coordinator_epoch < 0 {
         return Err(ErrorCode::InvalidRequest);
+    }
+    // The partition will remember the producer.
+    let limits = &step.state.config.limits;
+    if !step.state.partitions.has_room_for_producer(limits.producers_max)
+        && !add_partitions::knows_producer(step.state, partition, marker.producer_id)
+    {
+        return Err(ErrorCode::PolicyViolation);
     }
     *room = room.checked_sub(1).ok_or(ErrorCode::PolicyViolation)?;
     step.append_marker(partition, marker);

@@ -649,7 +649,43 @@ fn scenario_81_a_stale_pair_touches_nothing() {
     assert_eq!(broker.visible("a", 0), ["kept", "too"]);
 }
 
-/// Scenarios 37 and 82: only so many ids are taken; the existing ones go on.
+/// Switched off, v1 is told so by its additions, and v2 goes on.
+#[test]
+fn v1_can_be_switched_off() {
+    let mut broker = Broker::with(|config| config.transaction_v1_enable = false);
+    broker.topic("a");
+    let (_, pair) = broker.init("t", None);
+    assert_eq!(broker.add("t", pair, "a", 0), 35);
+    assert_eq!(broker.add_offsets("t", pair, "g"), 35);
+    assert_eq!(broker.state_of("t"), State::Empty);
+    assert_eq!(broker.produce(12, "t", pair, &to("a", 0), "x"), 0);
+    assert_eq!(broker.txn_commit(5, "t", pair, &at("g", "a", 1)), 0);
+    assert_eq!(broker.end(5, "t", pair, true).0, 0);
+    assert_eq!(broker.visible("a", 0), ["x"]);
+}
+
+/// When partitions remember as many producers as they may, a new one is kept out of new partitions, by Produce, by
+/// an addition and by an operator's marker; those that are known go on and end their transactions.
+#[test]
+fn producers_are_bounded() {
+    let mut broker = Broker::with(|config| config.limits.producers_max = 1);
+    broker.topic("a");
+    let (_, known) = broker.init("known", None);
+    let (_, new) = broker.init("new", None);
+    send_v1(&mut broker, "known", known, 0, "x");
+    assert_eq!(broker.add("known", known, "a", 1), 44);
+    assert_eq!(broker.add("new", new, "a", 0), 44);
+    assert_eq!(broker.produce(12, "new", new, &to("a", 0), "no"), 44);
+    assert_eq!(broker.txn_commit(5, "new", new, &at("g", "a", 1)), 44);
+    assert_eq!(broker.write_marker(new, "a", false, 0, 0), 44);
+    assert_eq!(broker.end(4, "known", known, true).0, 0);
+    send_v1(&mut broker, "known", known, 1, "y");
+    assert_eq!(broker.end(4, "known", known, true).0, 0);
+    assert_eq!(broker.visible("a", 0), ["x", "y"]);
+    assert_eq!(broker.state.partitions.producer_count(), 1);
+}
+
+/// Only so many ids are taken; the existing ones go on.
 #[test]
 fn ids_are_bounded() {
     let mut broker = Broker::with(|config| config.limits.transactional_ids_max = 2);
