@@ -5,7 +5,10 @@
 //!
 //! Invariants: a partition without an offset is -1 and no error; with `require_stable` one that an open
 //! transaction is about to change is 88, so that the client waits for its outcome. A fetch of everything names
-//! only partitions that have a committed offset.
+//! only partitions that have a committed offset. What is asked twice is answered once, so that no answer is larger
+//! than the state.
+
+use std::collections::BTreeSet;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::offset_fetch_response::{
@@ -84,7 +87,9 @@ impl Query<'_> {
     fn topic(&self, state: &ShardState, asked: &Asked<'_>) -> FetchedTopic {
         let topic =
             if self.by_id { state.topics.by_id(asked.topic_id) } else { state.topics.by_name(asked.name) };
-        let partitions = asked.partitions.iter().map(|&partition| match topic {
+        let mut seen = BTreeSet::new();
+        let distinct = asked.partitions.iter().filter(|partition| seen.insert(**partition));
+        let partitions = distinct.map(|&partition| match topic {
             None if self.by_id => Fetched::none(partition, ErrorCode::UnknownTopicId),
             None => Fetched::none(partition, ErrorCode::None),
             Some(topic) => {
@@ -129,10 +134,12 @@ pub(crate) fn offset_fetch(step: &mut Step<'_>, context: &Context, request: Offs
 
 fn one_group(state: &ShardState, request: &OffsetFetchRequest) -> (OffsetFetchResponse, Position) {
     let query = Query { group: &request.group_id, by_id: false, require_stable: request.require_stable };
+    let mut seen = BTreeSet::new();
     let topics = match &request.topics {
         None => query.everything(state),
         Some(topics) => topics
             .iter()
+            .filter(|topic| seen.insert(&topic.name))
             .map(|topic| {
                 let asked =
                     Asked { name: &topic.name, topic_id: Uuid::ZERO, partitions: &topic.partition_indexes };
@@ -170,14 +177,17 @@ fn many_groups(
 ) -> (OffsetFetchResponse, Position) {
     let mut response = OffsetFetchResponse::default();
     let mut rests_on = Position::default();
-    for group in &request.groups {
+    let mut seen_groups = BTreeSet::new();
+    for group in request.groups.iter().filter(|group| seen_groups.insert(&group.group_id)) {
         rests_on = rests_on.max(state.groups.rests_on(&group.group_id));
         let query =
             Query { group: &group.group_id, by_id: version >= BY_ID, require_stable: request.require_stable };
+        let mut seen = BTreeSet::new();
         let topics = match &group.topics {
             None => query.everything(state),
             Some(topics) => topics
                 .iter()
+                .filter(|topic| seen.insert((topic.topic_id, &topic.name)))
                 .map(|topic| {
                     let partitions = &topic.partition_indexes;
                     query.topic(state, &Asked { name: &topic.name, topic_id: topic.topic_id, partitions })

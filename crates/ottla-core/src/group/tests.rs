@@ -275,6 +275,28 @@ fn scenario_66_fetch_errors() {
     assert_eq!(by_id(&mut broker, id), (5, 0));
 }
 
+/// What is asked twice is answered once: an answer is never larger than the state.
+#[test]
+fn repeated_questions() {
+    let (mut broker, _) = broker();
+    let topic = || OffsetFetchRequestTopics {
+        name: Text::from("a"),
+        partition_indexes: vec![0; 100],
+        ..Default::default()
+    };
+    let group = || OffsetFetchRequestGroup {
+        group_id: Text::from("g"),
+        topics: Some(vec![topic(), topic()]),
+        ..Default::default()
+    };
+    let request = m::OffsetFetchRequest { groups: vec![group(), group()], ..Default::default() };
+    let Reply::OffsetFetch(response) = broker.ask(8, CommandBody::OffsetFetch(request)) else {
+        panic!("another answer")
+    };
+    assert_eq!((response.groups.len(), response.groups[0].topics.len()), (1, 1));
+    assert_eq!(response.groups[0].topics[0].partitions.len(), 1);
+}
+
 /// A zombie writes no offsets: 47 in every version of TxnOffsetCommit.
 #[test]
 fn scenario_67_zombies() {

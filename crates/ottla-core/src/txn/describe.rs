@@ -1,6 +1,9 @@
 //! DescribeTransactions and ListTransactions: what tools see (KIP-664, KIP-994, KIP-1152).
 //!
-//! Place in the walk: handlers that only read. Ids are listed in the order of the table.
+//! Place in the walk: handlers that only read. Ids are listed in the order of the table. An answer is never larger
+//! than the state: what is asked twice is answered once, and patterns are small and matched in linear time.
+
+use std::collections::BTreeSet;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::describe_transactions_response::{TopicData, TransactionState as Description};
@@ -19,7 +22,7 @@ use crate::shard::{ShardState, Step};
 
 /// Longest pattern of ids, and the memory that it may take compiled.
 const PATTERN_BYTES_MAX: usize = 4096;
-const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
+const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 16;
 
 /// Handles DescribeTransactions.
 pub(crate) fn describe_transactions(
@@ -29,8 +32,10 @@ pub(crate) fn describe_transactions(
 ) {
     let state = &*step.state;
     let rests_on = request.transactional_ids.iter().map(|id| state.transactions.rests_on(id)).max();
+    let mut seen = BTreeSet::new();
+    let ids = request.transactional_ids.iter().filter(|id| seen.insert(*id));
     let response = DescribeTransactionsResponse {
-        transaction_states: request.transactional_ids.iter().map(|id| describe(state, id)).collect(),
+        transaction_states: ids.map(|id| describe(state, id)).collect(),
         ..DescribeTransactionsResponse::default()
     };
     step.answer(context.token, Reply::DescribeTransactions(response), rests_on.unwrap_or_default());
@@ -79,7 +84,7 @@ fn topics(state: &ShardState, transaction: &Transaction) -> Vec<TopicData> {
 /// What ListTransactions keeps.
 struct Filter {
     states: Option<Vec<State>>,
-    producer_ids: Vec<i64>,
+    producer_ids: BTreeSet<i64>,
     older_than_ms: Option<i64>,
     pattern: Option<Regex>,
 }
@@ -133,7 +138,7 @@ fn list(state: &ShardState, now: ShardTime, request: &ListTransactionsRequest) -
     let states = State::ALL.into_iter().filter(|state| known.iter().any(|name| **name == state.name()));
     let filter = Filter {
         states: (!request.state_filters.is_empty()).then(|| states.collect()),
-        producer_ids: request.producer_id_filters.clone(),
+        producer_ids: request.producer_id_filters.iter().copied().collect(),
         older_than_ms: (request.duration_filter >= 0).then_some(request.duration_filter),
         pattern,
     };
