@@ -14,6 +14,8 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 pub(crate) const FORMAT_VERSION: u16 = 1;
 /// Disk reads and zero fills go in steps of this.
 pub(crate) const STEP_BYTES: usize = 1 << 20;
+/// Damage is believed when this many readings agree on it: a wrong bit on the way from the disk is not damage.
+pub(crate) const READINGS: u32 = 3;
 /// Slices given to one vectored write (the operating system takes at most 1,024).
 const SLICES_MAX: usize = 512;
 

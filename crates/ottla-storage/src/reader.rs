@@ -16,7 +16,7 @@ use ottla_protocol::types::TopicIdPartition;
 use crate::error::ReadError;
 use crate::footer;
 use crate::index::{Extent, FileRange, FooterBlock, Located, pick};
-use crate::layout::STEP_BYTES;
+use crate::layout::{READINGS, STEP_BYTES};
 use crate::options::{FileId, FrameSequence};
 use crate::rope::{BatchAt, Rope};
 use crate::scan;
@@ -49,8 +49,8 @@ struct Taken {
     end_offset: i64,
     bytes_left: usize,
     full: bool,
-    /// Damage is believed at the second reading: a wrong bit on the way from the disk is not damage.
-    again: bool,
+    /// How often the first batch was read.
+    readings: u32,
     out: Vec<Bytes>,
 }
 
@@ -78,7 +78,9 @@ impl LogReader {
             match self.read_more(&partition, &mut taken) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(ReadError::Corrupt { .. }) if taken.out.is_empty() && !taken.again => taken.again = true,
+                Err(ReadError::Corrupt { .. }) if taken.out.is_empty() && taken.readings < READINGS => {
+                    taken.readings += 1;
+                }
                 Err(error) if taken.out.is_empty() => return Err(error),
                 Err(_) => break,
             }
@@ -291,7 +293,7 @@ impl Batches {
 
 impl Taken {
     fn new(next_offset: i64, end_offset: i64, bytes_left: usize) -> Self {
-        Self { next_offset, end_offset, bytes_left, full: false, again: false, out: Vec::new() }
+        Self { next_offset, end_offset, bytes_left, full: false, readings: 1, out: Vec::new() }
     }
 
     fn into_batches(self) -> Batches {

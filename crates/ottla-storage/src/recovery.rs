@@ -20,7 +20,7 @@ use crate::file_header::{FileHeader, HeaderFault, Seal};
 use crate::footer;
 use crate::frame;
 use crate::index::Index;
-use crate::layout::{BLOCK_BYTES, FORMAT_VERSION};
+use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, READINGS};
 use crate::options::{Durability, FileId, FrameSequence, LogOptions};
 use crate::prepare::{self, BeginError, FilePreparer, begin_file};
 use crate::reader::LogReader;
@@ -290,12 +290,12 @@ impl Opening {
     fn find_snapshot(&mut self, names: &[String]) -> Result<(), OpenError> {
         let owner = Owner { shard_id: self.options.shard_id, log_id: self.log_id };
         for name in names.iter().rev() {
-            // Read twice before it is given up: a wrong bit on the way is not damage.
-            let opened = Snapshot::open(&*self.disk, name, owner);
-            let opened = match opened {
-                Err(SnapshotFault::Damaged(_)) => Snapshot::open(&*self.disk, name, owner),
-                other => other,
-            };
+            let mut opened = Snapshot::open(&*self.disk, name, owner);
+            for _ in 1..READINGS {
+                if matches!(opened, Err(SnapshotFault::Damaged(_))) {
+                    opened = Snapshot::open(&*self.disk, name, owner);
+                }
+            }
             match opened {
                 Ok(snapshot) => {
                     let info = snapshot.info;

@@ -16,12 +16,20 @@ use ottla_protocol::types::TopicIdPartition;
 use crate::file_header::Seal;
 use crate::frame::{self, EntryHeader, FRAME_HEADER_BYTES, FrameHeader};
 use crate::index::{Extent, FileExtents};
-use crate::layout::{BLOCK_BYTES, STEP_BYTES, align_up};
+use crate::layout::{BLOCK_BYTES, READINGS, STEP_BYTES, align_up};
 use crate::options::{FileId, FrameSequence};
 use crate::shared::Shared;
 
 /// The smallest unit that a disk writes or leaves as it was.
 const SECTOR_BYTES: usize = 512;
+
+/// Bytes other than zero behind a frame header that show that its sector was written: an entry header or what fills
+/// the frame up has more, a wrong bit in a place of zeros is one.
+const WRITTEN_BYTES_MIN: usize = 16;
+
+fn non_zero(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte != 0).count()
+}
 
 /// A window onto a file: small looks cost one read per MiB.
 struct Window {
@@ -144,10 +152,11 @@ impl Scanner {
             return Ok(Step::End);
         }
         let mut read = self.read(bodies)?;
-        if read.is_err() {
-            // A wrong bit on the way from the disk is not damage: nothing is concluded from one reading.
-            self.window.bytes = Bytes::new();
-            read = self.read(bodies)?;
+        for _ in 1..READINGS {
+            if read.is_err() {
+                self.window.bytes = Bytes::new();
+                read = self.read(bodies)?;
+            }
         }
         let frame = match read {
             Ok(frame) => frame,
@@ -205,14 +214,14 @@ impl Scanner {
         }
         let Some((header, _)) = FrameHeader::decode(&block) else {
             // The header's sector is there, and something behind the header: so the header was there too.
-            return Ok(block[FRAME_HEADER_BYTES..SECTOR_BYTES].iter().any(|byte| *byte != 0));
+            return Ok(non_zero(&block[FRAME_HEADER_BYTES..SECTOR_BYTES]) >= WRITTEN_BYTES_MIN);
         };
         let padded = align_up(header.frame_bytes);
         if !self.identity.owns(&header, self.at) || padded > self.window.end - self.at {
             return Ok(false);
         }
         let bytes = self.window.get(self.at, padded)?;
-        let written = |sector: &[u8]| sector.iter().any(|byte| *byte != 0);
+        let written = |sector: &[u8]| non_zero(sector) > 1;
         Ok(bytes.len() as u64 == padded
             && bytes.last().is_some_and(|byte| *byte != 0)
             && bytes.chunks(SECTOR_BYTES).all(written))

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ottla_env::disk::Disk;
-use ottla_env::disk::sim::SimDisk;
 use ottla_env::rng::{Rng, SeededRng};
 use ottla_protocol::batch::BatchBuilder;
 use ottla_protocol::compression::Codec;
@@ -13,6 +12,7 @@ use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::record::NewRecord;
 use ottla_protocol::types::{TopicIdPartition, Uuid};
 
+use super::memory::MemoryDisk;
 use crate::{Batches, LogOptions, LogReader, Nonces, OpenError, Opened, RecoveredFrame, open};
 
 /// Small files, little memory: everything that happens at a bound happens in a test.
@@ -113,16 +113,9 @@ impl Image {
         Self(files)
     }
 
-    /// A disk that holds these files, all of it durable.
+    /// A disk that holds these files.
     pub(super) fn disk(&self) -> Arc<dyn Disk> {
-        let disk = SimDisk::new(1);
-        for (name, bytes) in &self.0 {
-            let file = disk.create(name).expect("created");
-            crate::layout::write_all(&*file, &[bytes], 0).expect("written");
-            file.sync_all().expect("synced");
-        }
-        disk.sync_dir().expect("synced");
-        Arc::new(disk)
+        Arc::new(MemoryDisk::of(&self.0))
     }
 }
 
