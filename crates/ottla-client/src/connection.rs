@@ -34,6 +34,8 @@ use crate::settings::ClientSettings;
 
 use negotiate::Offered;
 pub use negotiate::{Finalized, Versions};
+#[cfg(test)]
+pub(crate) use wire::read_frame;
 
 /// Most requests of one connection without an answer.
 const IN_FLIGHT_MAX: usize = 128;

@@ -1,1 +1,344 @@
-//! Tests.
+//! A broker for tests: a real socket, and behind it a script that sees every request and says what happens.
+//!
+//! `serve` is the bare server; `MiniBroker` a script with one topic that checks sequences as a partition leader
+//! does, coordinates transactions, and can be told to fail.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ottla_env::net::{self, OwnedWriteHalf};
+use ottla_env::spawn::{self, TaskGroup, TaskHandle};
+use ottla_protocol::api::ApiKey;
+use ottla_protocol::batch::{BatchHeader, increment_sequence};
+use ottla_protocol::codec::Reader;
+use ottla_protocol::error::ErrorCode;
+use ottla_protocol::frame;
+use ottla_protocol::header::RequestHeader;
+use ottla_protocol::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey};
+use ottla_protocol::messages::find_coordinator_response::Coordinator;
+use ottla_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use ottla_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use ottla_protocol::messages::{
+    ApiVersionsResponse, EndTxnRequest, EndTxnResponse, FindCoordinatorRequest, FindCoordinatorResponse,
+    InitProducerIdRequest, InitProducerIdResponse, Message, MetadataResponse, ProduceRequest,
+    ProduceResponse,
+};
+use ottla_protocol::types::Text;
+use tokio::io::AsyncWriteExt;
+
+use crate::connection::read_frame;
+
+/// The topic of a `MiniBroker`.
+pub(crate) const TOPIC: &str = "t";
+/// Its partitions.
+pub(crate) const PARTITIONS: i32 = 2;
+
+/// A request as the script sees it.
+pub(crate) struct Call {
+    pub(crate) header: RequestHeader,
+    body: Reader,
+}
+
+impl Call {
+    /// The request.
+    pub(crate) fn decode<M: Message>(&mut self) -> M {
+        M::decode(&mut self.body, self.header.api_version).expect("our own client wrote it")
+    }
+
+    /// An answer to it.
+    pub(crate) fn reply<M: Message>(&self, answer: &M) -> Answer {
+        let (header, version) = (&self.header, self.header.api_version);
+        let frame = frame::encode_response(header.api, version, header.correlation_id, answer);
+        Answer::Bytes(frame.expect("the answer fits its version"))
+    }
+}
+
+/// What happens to a request.
+pub(crate) enum Answer {
+    /// These bytes are sent.
+    Bytes(Vec<Bytes>),
+    /// Nothing is ever sent.
+    Silence,
+    /// The connection is closed.
+    Close,
+}
+
+/// A running server; it ends when this is dropped.
+pub(crate) struct Server {
+    pub(crate) address: String,
+    task: TaskHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Serves every connection with the script. It gets the server's own address with each call.
+pub(crate) async fn serve<F>(script: F) -> Server
+where
+    F: FnMut(&str, Call) -> Answer + Send + 'static,
+{
+    let listener = net::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let script = Arc::new(Mutex::new(script));
+    let own = address.clone();
+    let task = spawn::task("scripted", async move {
+        let mut connections = TaskGroup::new();
+        while let Ok((stream, _)) = net::accept(&listener).await {
+            let (mut read, mut write) = stream.into_split();
+            let (script, own) = (Arc::clone(&script), own.clone());
+            connections.spawn("scripted-connection", async move {
+                while let Ok(bytes) = read_frame(&mut read, 100 << 20).await {
+                    let mut body = Reader::new(bytes);
+                    let header = RequestHeader::decode(&mut body).expect("our own client wrote it");
+                    let answer = {
+                        let mut script = script.lock().expect("no script panics");
+                        script(&own, Call { header, body })
+                    };
+                    if !send(&mut write, answer).await {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Server { address, task }
+}
+
+async fn send(write: &mut OwnedWriteHalf, answer: Answer) -> bool {
+    match answer {
+        Answer::Bytes(chunks) => {
+            for chunk in chunks {
+                if write.write_all(&chunk).await.is_err() {
+                    return false;
+                }
+            }
+            true
+        }
+        Answer::Silence => true,
+        Answer::Close => false,
+    }
+}
+
+/// A frame of raw bytes, length in front.
+pub(crate) fn raw_frame(bytes: &[u8]) -> Answer {
+    let mut frame = BytesMut::new();
+    frame.put_i32(i32::try_from(bytes.len()).expect("short"));
+    frame.put_slice(bytes);
+    Answer::Bytes(vec![frame.freeze()])
+}
+
+/// What ApiVersions answers.
+pub(crate) fn api_versions() -> ApiVersionsResponse {
+    let api = |key: ApiKey, min_version, max_version| ApiVersion {
+        api_key: key.code(),
+        min_version,
+        max_version,
+        ..ApiVersion::default()
+    };
+    ApiVersionsResponse {
+        api_keys: vec![
+            api(ApiKey::ApiVersions, 0, 4),
+            api(ApiKey::Metadata, 0, 12),
+            api(ApiKey::Produce, 0, 12),
+            api(ApiKey::InitProducerId, 0, 5),
+            api(ApiKey::FindCoordinator, 0, 4),
+            api(ApiKey::EndTxn, 0, 5),
+        ],
+        finalized_features_epoch: 1,
+        finalized_features: vec![FinalizedFeatureKey {
+            name: Text::from_static("transaction.version"),
+            max_version_level: 2,
+            min_version_level: 2,
+            ..FinalizedFeatureKey::default()
+        }],
+        ..ApiVersionsResponse::default()
+    }
+}
+
+/// What befalls a Produce or EndTxn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// None.
+    Fine,
+    /// The connection ends before anything is done.
+    CloseBefore,
+    /// The connection ends when all is done, before it is said.
+    CloseAfter,
+    /// Nothing is done, and this is said.
+    Code(ErrorCode),
+}
+
+/// What a mini broker has.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Per partition: producer id, sequence and number of records of each batch.
+    pub(crate) logs: BTreeMap<i32, Vec<(i64, i32, i32)>>,
+    /// Faults of the next Produce and EndTxn requests; none when it is empty.
+    pub(crate) faults: VecDeque<Fault>,
+    /// Producer ids given out.
+    pub(crate) producer_ids: i64,
+    /// EndTxn requests: epoch and decision.
+    pub(crate) ends: Vec<(i16, bool)>,
+    /// Epoch of the transactional producer.
+    pub(crate) epoch: i16,
+}
+
+/// A broker with one topic.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MiniBroker {
+    state: Arc<Mutex<State>>,
+}
+
+impl MiniBroker {
+    /// Looks at, or changes, what it has.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().expect("no test panics in here"))
+    }
+
+    /// Serves.
+    pub(crate) async fn serve(&self) -> Server {
+        let state = Arc::clone(&self.state);
+        serve(move |own, call| state.lock().expect("no test panics in here").answer(own, call)).await
+    }
+}
+
+impl State {
+    fn answer(&mut self, own: &str, mut call: Call) -> Answer {
+        match call.header.api {
+            ApiKey::ApiVersions => call.reply(&api_versions()),
+            ApiKey::Metadata => call.reply(&metadata(own)),
+            ApiKey::FindCoordinator => {
+                let request: FindCoordinatorRequest = call.decode();
+                let (host, port) = own.split_once(':').expect("host and port");
+                let found = request.coordinator_keys.into_iter().map(|key| Coordinator {
+                    key,
+                    node_id: 1,
+                    host: host.into(),
+                    port: port.parse().expect("a port"),
+                    ..Coordinator::default()
+                });
+                call.reply(&FindCoordinatorResponse { coordinators: found.collect(), ..Default::default() })
+            }
+            ApiKey::InitProducerId => {
+                let _: InitProducerIdRequest = call.decode();
+                self.producer_ids += 1;
+                call.reply(&InitProducerIdResponse { producer_id: self.producer_ids, ..Default::default() })
+            }
+            ApiKey::Produce => match self.faults.pop_front().unwrap_or(Fault::Fine) {
+                Fault::CloseBefore => Answer::Close,
+                fault => {
+                    let request: ProduceRequest = call.decode();
+                    let answer = self.produce(&request, fault);
+                    if fault == Fault::CloseAfter { Answer::Close } else { call.reply(&answer) }
+                }
+            },
+            ApiKey::EndTxn => self.end_txn(&mut call),
+            _ => Answer::Close,
+        }
+    }
+
+    fn produce(&mut self, request: &ProduceRequest, fault: Fault) -> ProduceResponse {
+        let mut responses = Vec::new();
+        for topic in &request.topic_data {
+            let partitions = topic.partition_data.iter().map(|data| {
+                let bytes = data.records.as_ref().expect("a batch").to_bytes();
+                let header = BatchHeader::parse(&bytes).expect("a batch");
+                header.check_crc(&bytes[21..]).expect("an intact batch");
+                let result = match fault {
+                    Fault::Code(code) => Err(code),
+                    _ => self.append(data.index, &header),
+                };
+                PartitionProduceResponse {
+                    index: data.index,
+                    error_code: result.err().unwrap_or(ErrorCode::None).code(),
+                    base_offset: result.unwrap_or(-1),
+                    ..PartitionProduceResponse::default()
+                }
+            });
+            let partition_responses = partitions.collect();
+            responses.push(TopicProduceResponse {
+                name: topic.name.clone(),
+                partition_responses,
+                ..Default::default()
+            });
+        }
+        ProduceResponse { responses, ..ProduceResponse::default() }
+    }
+
+    /// A leader's rules: repetitions are recognized, everything else must be next in sequence.
+    fn append(&mut self, partition: i32, header: &BatchHeader) -> Result<i64, ErrorCode> {
+        let log = self.logs.entry(partition).or_default();
+        let mut offset = 0;
+        let mut next = 0;
+        for (producer_id, sequence, records) in log.iter() {
+            if *producer_id == header.producer_id {
+                if *sequence == header.base_sequence {
+                    return Ok(offset);
+                }
+                next = increment_sequence(*sequence, *records);
+            }
+            offset += i64::from(*records);
+        }
+        if header.base_sequence != next {
+            return Err(ErrorCode::OutOfOrderSequenceNumber);
+        }
+        log.push((header.producer_id, header.base_sequence, header.records_count));
+        Ok(offset)
+    }
+
+    fn end_txn(&mut self, call: &mut Call) -> Answer {
+        let request: EndTxnRequest = call.decode();
+        self.ends.push((request.producer_epoch, request.committed));
+        let fault = self.faults.pop_front().unwrap_or(Fault::Fine);
+        match fault {
+            Fault::CloseBefore => return Answer::Close,
+            Fault::Code(code) => {
+                return call.reply(&EndTxnResponse { error_code: code.code(), ..EndTxnResponse::default() });
+            }
+            Fault::Fine | Fault::CloseAfter => {}
+        }
+        // the epoch moves with the first decision; a repetition gets the same answer
+        if request.producer_epoch == self.epoch {
+            self.epoch += 1;
+            self.logs.clear(); // sequences begin at 0 again
+        }
+        if fault == Fault::CloseAfter {
+            return Answer::Close;
+        }
+        call.reply(&EndTxnResponse {
+            producer_id: 1,
+            producer_epoch: self.epoch,
+            ..EndTxnResponse::default()
+        })
+    }
+}
+
+fn metadata(own: &str) -> MetadataResponse {
+    let (host, port) = own.split_once(':').expect("host and port");
+    let partitions = (0..PARTITIONS).map(|partition_index| MetadataResponsePartition {
+        partition_index,
+        leader_id: 1,
+        ..MetadataResponsePartition::default()
+    });
+    MetadataResponse {
+        brokers: vec![MetadataResponseBroker {
+            node_id: 1,
+            host: host.into(),
+            port: port.parse().expect("a port"),
+            ..MetadataResponseBroker::default()
+        }],
+        controller_id: 1,
+        topics: vec![MetadataResponseTopic {
+            name: Some(Text::from_static(TOPIC)),
+            partitions: partitions.collect(),
+            ..MetadataResponseTopic::default()
+        }],
+        ..MetadataResponse::default()
+    }
+}

@@ -101,18 +101,24 @@ pub(super) async fn run_reader(shared: Arc<Shared>, half: OwnedReadHalf, answer_
 fn hand_on(shared: &Shared, answer: Bytes) -> Result<(), String> {
     let correlation_id =
         answer.clone().try_get_i32().map_err(|_| "it sent an answer without a correlation id")?;
-    let oldest = shared.state().waiting.pop_front();
-    let oldest = oldest.ok_or_else(|| format!("it sent answer {correlation_id}, which nobody asked for"))?;
-    if oldest.correlation_id != correlation_id {
-        let expected = oldest.correlation_id;
-        return Err(format!("it sent answer {correlation_id} where {expected} was due"));
+    let mut state = shared.state();
+    let expected = state.waiting.front().map(|oldest| oldest.correlation_id);
+    match expected {
+        None => return Err(format!("it sent answer {correlation_id}, which nobody asked for")),
+        // it stays in the queue: closing gives it the reason
+        Some(expected) if expected != correlation_id => {
+            return Err(format!("it sent answer {correlation_id} where {expected} was due"));
+        }
+        Some(_) => {}
     }
+    let oldest = state.waiting.pop_front().expect("it was just looked at");
+    drop(state);
     let _ = oldest.answer.send(answer); // nobody waits any more: fine
     Ok(())
 }
 
 /// Reads one length-prefixed frame; without its length.
-pub(super) async fn read_frame<R: AsyncRead + Unpin>(half: &mut R, bytes_max: usize) -> io::Result<Bytes> {
+pub(crate) async fn read_frame<R: AsyncRead + Unpin>(half: &mut R, bytes_max: usize) -> io::Result<Bytes> {
     let claimed = half.read_i32().await?;
     let length = usize::try_from(claimed).ok().filter(|length| *length <= bytes_max).ok_or_else(|| {
         let text = format!("a frame of {claimed} bytes was announced; at most {bytes_max} are accepted");

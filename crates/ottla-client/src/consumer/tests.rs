@@ -1,1 +1,139 @@
-//! Tests.
+//! What readers see of a stretch of batches. The way there is tested against brokers, in crate `ottla`.
+
+use bytes::{Bytes, BytesMut};
+use ottla_protocol::batch::{BatchBuilder, BatchHeader, Producer, build_marker};
+use ottla_protocol::compression::Codec;
+use ottla_protocol::record::NewRecord;
+
+use super::isolation::Isolation;
+use super::*;
+use crate::settings::ClientSettings;
+
+/// A batch of records `base..base + count` of a producer; -1 is none.
+fn data(base_offset: i64, count: i64, producer_id: i64, codec: Codec) -> Bytes {
+    let mut builder = BatchBuilder::new(codec);
+    let transactional = producer_id >= 0;
+    builder.set_base_offset(base_offset);
+    builder.set_producer(Producer { producer_id, producer_epoch: 0, base_sequence: 0, transactional });
+    for offset in base_offset..base_offset + count {
+        let value = offset.to_string();
+        builder
+            .append(&NewRecord { timestamp: offset, value: Some(value.as_bytes()), ..NewRecord::default() })
+            .expect("small");
+    }
+    builder.build()
+}
+
+fn marker(base_offset: i64, producer_id: i64, commit: bool) -> Bytes {
+    let (header, tail) = build_marker(producer_id, 0, commit, 0, 0);
+    let header = BatchHeader { base_offset, ..header };
+    [&header.head()[..], &tail].concat().into()
+}
+
+fn joined(batches: &[Bytes]) -> Bytes {
+    let mut all = BytesMut::new();
+    batches.iter().for_each(|batch| all.extend_from_slice(batch));
+    all.freeze()
+}
+
+/// Offsets shown from `position` on, and the position behind them.
+fn read(level: IsolationLevel, aborted: &[(i64, i64)], position: i64, bytes: Bytes) -> (Vec<i64>, i64) {
+    let isolation = Isolation::new(level, aborted.iter().copied());
+    let mut reader =
+        PartitionReader::new(TopicPartition::new("t", 0), 0, position, bytes, isolation, 1 << 20);
+    let mut records = Vec::new();
+    // one at a time: a batch may be left in the middle
+    while !reader.read(records.len() + 1, &mut records).expect("intact") {}
+    (records.iter().map(|record| record.offset).collect(), reader.position())
+}
+
+/// Two producers, interleaved: 7 aborts, then commits; 8 commits; plain records between.
+fn mixed() -> Bytes {
+    joined(&[
+        data(0, 2, 7, Codec::None),
+        data(2, 1, -1, Codec::Lz4),
+        data(3, 2, 8, Codec::Zstd),
+        data(5, 1, 7, Codec::None),
+        marker(6, 7, false),
+        data(7, 1, 7, Codec::Snappy),
+        marker(8, 8, true),
+        marker(9, 7, true),
+        data(10, 1, -1, Codec::Gzip),
+    ])
+}
+
+/// Proves that committed readers see neither aborted data nor markers, that others see all data, and that both
+/// end behind the last batch.
+#[test]
+fn isolation() {
+    let committed = read(IsolationLevel::ReadCommitted, &[(7, 0)], 0, mixed());
+    assert_eq!(committed, (vec![2, 3, 4, 7, 10], 11));
+    let all = read(IsolationLevel::ReadUncommitted, &[], 0, mixed());
+    assert_eq!(all, (vec![0, 1, 2, 3, 4, 5, 7, 10], 11));
+}
+
+/// Proves that an entry with a high first offset hides nothing before it, and that entries come in any order.
+#[test]
+fn aborted_entries_wait_for_their_offset() {
+    let log = joined(&[
+        data(0, 1, 7, Codec::None),
+        marker(1, 7, true),
+        data(2, 1, 7, Codec::None),
+        data(3, 1, 8, Codec::None),
+        marker(4, 8, false),
+        marker(5, 7, false),
+    ]);
+    assert_eq!(read(IsolationLevel::ReadCommitted, &[(8, 3), (7, 2)], 0, log), (vec![0], 6));
+}
+
+/// Proves that reading from inside a batch shows nothing before the position.
+#[test]
+fn positions_inside_batches() {
+    let log = joined(&[data(0, 5, -1, Codec::None), data(5, 2, -1, Codec::None)]);
+    assert_eq!(read(IsolationLevel::ReadCommitted, &[], 3, log.clone()), (vec![3, 4, 5, 6], 7));
+    assert_eq!(read(IsolationLevel::ReadCommitted, &[], 6, log), (vec![6], 7));
+}
+
+/// Proves that a last batch that is cut is left for the next fetch, and that damage is named where it is.
+#[test]
+fn cut_and_damaged() {
+    let log = mixed();
+    let cut = read(IsolationLevel::ReadUncommitted, &[], 0, log.slice(..log.len() - 5));
+    assert_eq!(cut.1, 10);
+    let mut damaged = log.to_vec();
+    damaged[70] ^= 1;
+    let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
+    let mut reader =
+        PartitionReader::new(TopicPartition::new("t", 0), 0, 0, damaged.into(), isolation, 1 << 20);
+    let problem = reader.read(10, &mut Vec::new()).expect_err("damaged");
+    assert!(problem.contains("CRC"), "{problem}");
+    let lone = log.slice(..30);
+    let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
+    let mut reader = PartitionReader::new(TopicPartition::new("t", 0), 0, 0, lone, isolation, 1 << 20);
+    assert!(reader.read(10, &mut Vec::new()).is_err(), "no progress is an error, not a loop");
+}
+
+/// Proves that a compressed batch beyond the limit is refused, not decompressed.
+#[test]
+fn bombs() {
+    let mut builder = BatchBuilder::new(Codec::Gzip);
+    let zeros = vec![0; 4 << 20];
+    builder.append(&NewRecord { value: Some(&zeros), ..NewRecord::default() }).expect("small enough");
+    let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
+    let mut reader =
+        PartitionReader::new(TopicPartition::new("t", 0), 0, 0, builder.build(), isolation, 1 << 20);
+    let problem = reader.read(10, &mut Vec::new()).expect_err("too large");
+    assert!(problem.contains("1048576"), "{problem}");
+}
+
+/// Proves that names of settings and their values are checked.
+#[test]
+fn settings() {
+    let mut settings = ConsumerSettings::new(ClientSettings::new("a:1").expect("an address"));
+    settings.set("isolation.level", "read_uncommitted").expect("known");
+    assert_eq!(settings.isolation, IsolationLevel::ReadUncommitted);
+    settings.set("auto.offset.reset", "earliest").expect("known");
+    assert!(settings.set("isolation.level", "serializable").is_err());
+    assert!(settings.set("group.id", "g").is_err(), "no membership here");
+    assert!(settings.set("max.poll.records", "0").is_err());
+}

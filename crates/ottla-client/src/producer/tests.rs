@@ -1,1 +1,259 @@
-//! Tests.
+//! Producers against a broker that fails in every way that must not matter.
+
+use std::time::Duration;
+
+use ottla_env::rng::{Rng, SeededRng};
+use ottla_env::spawn;
+
+use super::*;
+use crate::scripted::{Fault, MiniBroker, PARTITIONS, TOPIC};
+use crate::settings::ClientSettings;
+
+fn run<F: Future>(test: F) -> F::Output {
+    spawn::runtime(2).expect("a runtime").block_on(test)
+}
+
+fn client(address: &str) -> ClientSettings {
+    let quick = Duration::from_millis(1);
+    ClientSettings::new(address)
+        .expect("an address")
+        .retry_backoff(quick)
+        .retry_backoff_max(quick)
+        .reconnect_backoff(quick)
+        .reconnect_backoff_max(quick)
+}
+
+fn settings(address: &str) -> ProducerSettings {
+    ProducerSettings::new(client(address)).linger(Duration::ZERO).batch_bytes(200)
+}
+
+/// Records per partition, and whether the sequences of each producer id are without a gap.
+fn lengths(broker: &MiniBroker) -> Vec<i64> {
+    broker.with(|state| {
+        let length = |log: &Vec<(i64, i32, i32)>| log.iter().map(|(_, _, records)| i64::from(*records)).sum();
+        (0..PARTITIONS).map(|partition| state.logs.get(&partition).map_or(0, length)).collect()
+    })
+}
+
+/// Proves that lost requests, lost answers and refusals in any order leave every record written once, at the offset
+/// that its delivery names, in the order it was handed in. Twenty seeds.
+#[test]
+fn faults_do_not_matter() {
+    run(async {
+        for seed in 0..20 {
+            let broker = MiniBroker::default();
+            let server = broker.serve().await;
+            let mut rng = SeededRng::new(seed);
+            let faults = [
+                Fault::CloseBefore,
+                Fault::CloseAfter,
+                Fault::Code(ErrorCode::NotLeaderOrFollower),
+                Fault::Fine,
+            ];
+            broker.with(|state| state.faults = (0..30).map(|_| faults[rng.index(4)]).collect());
+            let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+            let mut deliveries = Vec::new();
+            for number in 0..200 {
+                let record = Record::to(TOPIC).partition(number % PARTITIONS).value(format!("{number}"));
+                deliveries.push(producer.send(record).await.expect("taken"));
+            }
+            producer.flush().await.expect("delivered");
+            let mut next = vec![0; PARTITIONS as usize];
+            for delivery in deliveries {
+                let written = delivery.wait().await.expect("delivered");
+                let next = &mut next[written.topic_partition.partition as usize];
+                assert_eq!(written.offset, *next, "seed {seed}");
+                *next += 1;
+            }
+            assert_eq!(lengths(&broker), next, "seed {seed}: nothing is there twice");
+            assert_eq!(producer.producer_id(), 1, "seed {seed}: no hole, no new producer id");
+        }
+    });
+}
+
+/// Proves that a batch which the broker will never take fails alone: those behind it, already in flight with higher
+/// sequences, are written once, in order, under a new producer id.
+#[test]
+fn a_refused_batch_fails_alone() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        broker.with(|state| state.faults = [Fault::Code(ErrorCode::MessageTooLarge)].into());
+        let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+        let mut deliveries = Vec::new();
+        for number in 0..40 {
+            let record =
+                Record::to(TOPIC).partition(0).value(vec![b'x'; 150]).header("n", number.to_string());
+            deliveries.push(producer.send(record).await.expect("taken"));
+        }
+        let error = producer.flush().await.expect_err("one batch is refused");
+        assert!(matches!(error, DeliveryError::Refused { code: ErrorCode::MessageTooLarge, .. }), "{error}");
+        let (mut refused, mut last) = (0, -1);
+        for delivery in deliveries {
+            match delivery.wait().await {
+                Ok(written) => {
+                    assert_eq!(written.offset, last + 1);
+                    last = written.offset;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert_eq!((refused, last), (1, 38));
+        assert_eq!(lengths(&broker)[0], 39);
+    });
+}
+
+/// Proves that a broker that has forgotten the producer is answered with a new producer id, without a loss.
+#[test]
+fn a_forgotten_producer_begins_anew() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+        producer.send(Record::to(TOPIC).partition(0).value("a")).await.expect("taken");
+        producer.flush().await.expect("delivered");
+        broker.with(|state| state.logs.clear());
+        producer.send(Record::to(TOPIC).partition(0).value("b")).await.expect("taken");
+        producer.flush().await.expect("delivered");
+        assert_eq!((lengths(&broker)[0], producer.producer_id()), (1, 2));
+    });
+}
+
+/// Proves that time-outs, full buffers, large records and unknown places are errors that say so.
+#[test]
+fn errors_are_named() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let mut settings = settings(&server.address).delivery_timeout(Duration::from_millis(150));
+        settings.buffer_bytes = 64 << 10;
+        settings.max_request_bytes = 60 << 10;
+        settings.max_block = Duration::from_millis(20);
+        let producer = Producer::connect(settings).await.expect("connected");
+        broker.with(|state| state.faults = std::iter::repeat_n(Fault::CloseBefore, 10_000).collect());
+        let large = Record::to(TOPIC).value(vec![0; 64 << 10]);
+        assert!(matches!(producer.send(large).await, Err(SendError::TooLarge { .. })));
+        let nowhere = Record::to(TOPIC).partition(PARTITIONS);
+        assert!(matches!(producer.send(nowhere).await, Err(SendError::NoSuchPartition { .. })));
+        let first = producer.send(Record::to(TOPIC).value(vec![0; 50 << 10])).await.expect("room");
+        let second = producer.send(Record::to(TOPIC).value(vec![0; 50 << 10])).await;
+        assert!(matches!(second, Err(SendError::BufferFull { .. })));
+        let error = first.wait().await.expect_err("never taken");
+        assert!(matches!(error, DeliveryError::TimedOut { may_exist: true, .. }), "{error}");
+        assert_eq!(error.class(), crate::ErrorClass::Abortable);
+    });
+}
+
+async fn transactional(broker_address: &str) -> TransactionalProducer {
+    let settings =
+        TransactionalSettings::new(client(broker_address), "id").producer(settings(broker_address));
+    TransactionalProducer::init(settings).await.expect("taken over")
+}
+
+/// Proves that a commit whose answer is lost is repeated with the same epoch, that the next transaction takes the
+/// epoch of the answer and begins at sequence 0, and that an empty transaction asks nobody.
+#[test]
+fn a_lost_answer_to_a_commit() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let mut producer = transactional(&server.address).await;
+        producer.begin().await.expect("begun").commit().await.expect("empty");
+        assert!(broker.with(|state| state.ends.is_empty()));
+        for number in 0..2 {
+            let transaction = producer.begin().await.expect("begun");
+            transaction.send(Record::to(TOPIC).value("a")).await.expect("taken");
+            transaction.flush().await.expect("written");
+            broker.with(|state| state.faults = [Fault::CloseAfter, Fault::CloseBefore].into());
+            transaction.commit().await.expect("committed");
+            assert_eq!(producer.producer_id_and_epoch(), (1, number + 1));
+        }
+        assert_eq!(
+            broker.with(|state| std::mem::take(&mut state.ends)),
+            [(0, true), (0, true), (0, true), (1, true), (1, true), (1, true)]
+        );
+    });
+}
+
+/// Proves that a transaction with a refused record is aborted instead of committed, says why, and leaves the
+/// producer fit for the next; and that a dropped one is aborted by the next `begin`.
+#[test]
+fn failed_and_dropped_transactions_are_aborted() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let mut producer = transactional(&server.address).await;
+        broker.with(|state| state.faults = [Fault::Code(ErrorCode::InvalidRecord)].into());
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).value("a")).await.expect("taken");
+        let error = transaction.commit().await.expect_err("aborted");
+        assert!(
+            matches!(&error, TransactionError::Aborted { cause } if cause.contains("INVALID_RECORD")),
+            "{error}"
+        );
+        let dropped = producer.begin().await.expect("begun");
+        dropped.send(Record::to(TOPIC).value("b")).await.expect("taken");
+        drop(dropped);
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).value("c")).await.expect("taken");
+        transaction.commit().await.expect("committed");
+        assert_eq!(broker.with(|state| std::mem::take(&mut state.ends)), [(0, false), (1, false), (2, true)]);
+    });
+}
+
+/// Proves that a fenced producer says so and stays useless, and that an unknown outcome can be resolved.
+#[test]
+fn fenced_and_unknown() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let settings = settings(&server.address).delivery_timeout(Duration::from_millis(200));
+        let settings = TransactionalSettings::new(client(&server.address), "id").producer(settings);
+        let mut producer = TransactionalProducer::init(settings).await.expect("taken over");
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).value("a")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        broker.with(|state| state.faults = std::iter::repeat_n(Fault::CloseBefore, 1000).collect());
+        let error = transaction.commit().await.expect_err("no answer");
+        assert!(matches!(error, TransactionError::Unknown { commit: true, .. }), "{error}");
+        assert!(matches!(producer.begin().await, Err(TransactionError::Unknown { .. })));
+        broker.with(|state| state.faults.clear());
+        assert!(producer.resolve().await.expect("answered"), "it was a commit");
+
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).value("b")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        broker.with(|state| state.faults = [Fault::Code(ErrorCode::ProducerFenced)].into());
+        let error = transaction.commit().await.expect_err("fenced");
+        assert!(matches!(error, TransactionError::Fenced { .. }), "{error}");
+        assert_eq!(error.class(), crate::ErrorClass::Fatal);
+        assert!(matches!(producer.begin().await, Err(TransactionError::Fenced { .. })));
+    });
+}
+
+/// Proves that keys go where Java sends them, that keyless records fill a batch before they move on, and that the
+/// settings' names and bounds hold.
+#[test]
+fn places_and_settings() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+        let keyed = producer.send(Record::to(TOPIC).key("21").value("a")).await.expect("taken");
+        assert_eq!(keyed.topic_partition().partition, partition_for_key(b"21", PARTITIONS));
+        let mut partitions = Vec::new();
+        for _ in 0..20 {
+            let delivery = producer.send(Record::to(TOPIC).value(vec![0; 150])).await.expect("taken");
+            partitions.push(delivery.topic_partition().partition);
+        }
+        producer.flush().await.expect("delivered");
+        assert!(partitions.contains(&0) && partitions.contains(&1), "{partitions:?}");
+    });
+    let mut settings = ProducerSettings::new(ClientSettings::new("a:1").expect("an address"));
+    settings.set("compression.type", "zstd").expect("known");
+    settings.set("retry.backoff.ms", "7").expect("the client's");
+    assert!(settings.set("max.in.flight.requests.per.connection", "6").is_err());
+    assert!(settings.set("compression.type", "brotli").is_err());
+    let unknown = settings.set("acks", "1").expect_err("always all");
+    assert!(unknown.to_string().contains("linger.ms"), "{unknown}");
+}
