@@ -74,7 +74,7 @@ pub struct Limits {
     pub partitions_max: usize,
     /// Partitions of one topic.
     pub topic_partitions_max: i32,
-    /// Topics in one CreateTopics, DeleteTopics or automatic creation.
+    /// Topics that one request creates: each is answered with all of its settings.
     pub topics_per_request_max: usize,
     /// Bytes of one config value.
     pub config_value_bytes_max: usize,
@@ -124,7 +124,7 @@ impl Default for Limits {
             topics_max: 20_000,
             partitions_max: 100_000,
             topic_partitions_max: 10_000,
-            topics_per_request_max: 10_000,
+            topics_per_request_max: 1000,
             config_value_bytes_max: 4096,
             leader_epochs_max: 1024,
             fence_marks_max: 100_000,

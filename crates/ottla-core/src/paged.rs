@@ -55,6 +55,11 @@ impl<T> Paged<T> {
         Self::default()
     }
 
+    /// Slots that there are, taken or free: above every slot in use.
+    pub(crate) fn slots(&self) -> u32 {
+        u32::try_from(self.pages.len() * PAGE_SLOTS).expect("limits keep the slab small")
+    }
+
     /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -74,7 +79,12 @@ impl<T> Paged<T> {
 
     /// All values with their slots, in slot order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.pages.iter().enumerate().flat_map(|(page, values)| {
+        self.iter_from(0)
+    }
+
+    /// Values from the page of `slot` on, with their slots, in slot order.
+    pub(crate) fn iter_from(&self, slot: u32) -> impl Iterator<Item = (u32, &T)> {
+        self.pages.iter().enumerate().skip(split(slot).0).flat_map(|(page, values)| {
             values
                 .slots
                 .iter()

@@ -72,6 +72,8 @@ pub(crate) struct Volatile {
     pub(crate) producer_ids: std::ops::Range<i64>,
     /// When expired producers are looked for next; none while there are no producers.
     pub(crate) producer_check: Option<ShardTime>,
+    /// How far the search is.
+    pub(crate) producer_cursor: u32,
 }
 
 impl Volatile {
@@ -81,6 +83,7 @@ impl Volatile {
             verifications: Verifications::new(config),
             producer_ids: 0..0,
             producer_check: None,
+            producer_cursor: 0,
         }
     }
 }

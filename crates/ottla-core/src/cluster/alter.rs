@@ -13,7 +13,7 @@ use ottla_protocol::messages::incremental_alter_configs_response::AlterConfigsRe
 use ottla_protocol::types::Text;
 
 use super::config::{
-    ConfigError, ConfigType, Definition, TopicConfig, broker_definition, list, topic_definition,
+    ConfigError, ConfigType, Definition, broker_definition, list, topic_definition,
 };
 use super::{EVERY_BROKER, Topic, records};
 use crate::command::Context;
@@ -121,8 +121,12 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
     let name = &resource.resource_name;
     let unknown = || (ErrorCode::UnknownTopicOrPartition, format!("there is no topic {name}"));
     let topic = state.topics.by_name(name).ok_or_else(unknown)?;
-    let mut overrides: BTreeMap<&str, Text> =
-        topic.config.overrides().map(|(name, value)| (name, value.clone())).collect();
+    let mut overrides: BTreeMap<&str, Text> = topic
+        .config
+        .overrides()
+        .filter(|(name, _)| topic_definition(name).is_some())
+        .map(|(name, value)| (name, value.clone()))
+        .collect();
     for config in &resource.configs {
         let definition = topic_definition(&config.name)
             .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
@@ -132,7 +136,7 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
             None => overrides.remove(definition.name),
         };
     }
-    let config = TopicConfig::new(overrides, state.config.limits.config_value_bytes_max)?;
+    let config = topic.config.altered(overrides, state.config.limits.config_value_bytes_max)?;
     if config == *topic.config {
         return Ok(Vec::new());
     }

@@ -217,7 +217,7 @@ fn created(topic: &Topic, validate_only: bool) -> CreatableTopicResult {
         .settings()
         .map(|setting| CreatableTopicConfigs {
             name: Text::from_static(setting.definition.name),
-            value: Some(setting.value.into()),
+            value: Some(setting.text()),
             config_source: setting.source as i8,
             ..Default::default()
         })

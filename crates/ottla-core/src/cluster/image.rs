@@ -4,7 +4,7 @@
 //! DescribeConfigs, FindCoordinator and by connections to look up a topic's settings and id.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ottla_protocol::types::{Text, Uuid};
 
@@ -23,6 +23,8 @@ pub struct Image {
     /// The position it shows.
     pub position: Position,
     topics: TopicMap,
+    /// The topics by name, sorted when somebody first asks.
+    sorted: OnceLock<Vec<Arc<Topic>>>,
     static_config: Arc<CoreConfig>,
     broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
 }
@@ -34,6 +36,7 @@ impl Image {
             features: state.cluster.features.clone(),
             position: state.position,
             topics: state.topics.map().clone(),
+            sorted: OnceLock::new(),
             static_config: state.cluster.static_config.clone(),
             broker_configs: state.cluster.broker_configs.clone(),
         }
@@ -49,9 +52,9 @@ impl Image {
         self.topics.by_id(id)
     }
 
-    /// All topics by name, internal ones included. Sorts: meant for listings.
+    /// All topics by name, internal ones included.
     pub fn topics(&self) -> Vec<&Arc<Topic>> {
-        self.topics.sorted()
+        self.sorted.get_or_init(|| self.topics.sorted().into_iter().cloned().collect()).iter().collect()
     }
 
     /// Number of topics, internal ones included.

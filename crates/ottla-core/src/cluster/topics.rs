@@ -78,6 +78,9 @@ impl Topic {
     pub(crate) fn decode(items: &mut Decoder<'_>, position: Position) -> Result<Self, RestoreError> {
         let (name, id) = (items.text()?, items.uuid()?);
         let partition_count = items.i32()?;
+        if !(1..=super::PARTITION_COUNT_MAX).contains(&partition_count) {
+            return Err(items.inconsistent("a topic with an impossible number of partitions"));
+        }
         let role = Role::from_number(items.u8()?).ok_or(items.inconsistent("unknown role"))?;
         let base_leader_epoch = items.i32()?;
         let mut overrides = Vec::new();

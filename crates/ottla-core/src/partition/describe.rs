@@ -1,7 +1,11 @@
 //! DescribeProducers, version 0 (KIP-664): the producers of a partition, for people who look for the transaction
 //! that holds readers back.
 //!
-//! Errors: 17 a name that no topic can have, 3 no such topic or partition.
+//! A partition is answered once per request, so that the answer is never larger than the state.
+//!
+//! Errors: 17 a name that no topic can have, 3 no such topic or partition, 42 named before.
+
+use std::collections::BTreeSet;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -21,6 +25,7 @@ pub(crate) fn describe_producers(
     request: m::DescribeProducersRequest,
 ) {
     let mut rests_on = Position::default();
+    let mut seen = BTreeSet::new();
     let topics = request
         .topics
         .into_iter()
@@ -32,6 +37,9 @@ pub(crate) fn describe_producers(
                 .map(|partition| {
                     if !name_is_valid {
                         return refusal(*partition, ErrorCode::InvalidTopicException);
+                    }
+                    if !seen.insert((topic.name.clone(), *partition)) {
+                        return refusal(*partition, ErrorCode::InvalidRequest);
                     }
                     describe(step, &topic.name, *partition, &mut rests_on)
                 })

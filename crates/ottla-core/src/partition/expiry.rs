@@ -15,19 +15,22 @@ use crate::shard::Step;
 
 /// Producers that one record names at most.
 const PRODUCERS_PER_RECORD: usize = 10_000;
-/// Producers that one tick forgets at most; the rest follows at once with the next.
-const PRODUCERS_PER_TICK: usize = 50_000;
+/// Slots that one tick looks at; what is left follows with the next tick, which is due at once. A multiple of a
+/// page's slots.
+const SLOTS_PER_TICK: u32 = 1 << 16;
 
-/// Looks for expired producers when it is time.
+/// Looks for expired producers when it is time: a slice of them, so that no tick is long.
 pub(crate) fn tick(step: &mut Step<'_>) {
     if step.state.volatile.producer_check.is_none_or(|check| check > step.now) {
         return;
     }
     let limit_ms = step.state.config.producer_id_expiration_ms;
     let now = step.now;
-    step.state.volatile.verifications.expire(now, limit_ms);
-    let expired = step.state.partitions.expired_producers(now, limit_ms);
-    let more = expired.len() == PRODUCERS_PER_TICK;
+    let from = step.state.volatile.producer_cursor;
+    if from == 0 {
+        step.state.volatile.verifications.expire(now, limit_ms);
+    }
+    let expired = step.state.partitions.expired_producers(from, now, limit_ms);
     let mut new_records = Vec::new();
     for same_partition in expired.chunk_by(|one, other| one.0 == other.0) {
         for chunk in same_partition.chunks(PRODUCERS_PER_RECORD) {
@@ -38,27 +41,35 @@ pub(crate) fn tick(step: &mut Step<'_>) {
     if !new_records.is_empty() {
         step.append_control(&new_records);
     }
-    step.state.schedule_producer_check(now);
-    if more {
-        step.state.volatile.producer_check = Some(now);
+    let next = from.saturating_add(SLOTS_PER_TICK);
+    if next < step.state.partitions.producer_slots() {
+        step.state.volatile.producer_cursor = next;
+    } else {
+        step.state.volatile.producer_cursor = 0;
+        step.state.schedule_producer_check(now);
     }
 }
 
 impl Partitions {
-    /// Producers without an open transaction whose last append is `limit_ms` ago or longer, ordered by
-    /// partition and id; at most `PRODUCERS_PER_TICK`.
-    fn expired_producers(&self, now: ShardTime, limit_ms: i64) -> Vec<(TopicIdPartition, i64)> {
+    /// Producers in a slice of slots that have no open transaction and whose last append is `limit_ms` ago or
+    /// longer, ordered by partition and id.
+    fn expired_producers(&self, from: u32, now: ShardTime, limit_ms: i64) -> Vec<(TopicIdPartition, i64)> {
         let mut expired: Vec<_> = self
             .producers
-            .iter()
+            .iter_from(from)
+            .take_while(|(slot, _)| *slot < from.saturating_add(SLOTS_PER_TICK))
             .filter(|(_, producer)| {
                 producer.transaction_first_offset().is_none()
                     && now.0.saturating_sub(producer.last_append_time) >= limit_ms
             })
             .map(|(_, producer)| (self.get(producer.partition_slot).partition(), producer.producer_id))
-            .take(PRODUCERS_PER_TICK)
             .collect();
         expired.sort_unstable();
         expired
+    }
+
+    /// Slots that producers may sit in.
+    fn producer_slots(&self) -> u32 {
+        self.producers.slots()
     }
 }

@@ -345,7 +345,7 @@ fn leader_epochs() {
     assert_eq!(*shard.bounds(0).leader_epochs, [(1, 10), (2, 20)]);
 }
 
-/// DescribeProducers: who is there, in which state, and the three errors.
+/// DescribeProducers: who is there, in which state, and the errors.
 #[test]
 fn describe_producers() {
     let mut shard = Shard::new();
@@ -353,7 +353,7 @@ fn describe_producers() {
     assert_eq!(shard.send(12, transactional(id, epoch, 0), 3).0, 0);
     assert_eq!(shard.send(9, plain(P + 100_000, 2, 9), 1).0, 0);
     assert_eq!(shard.marker(0, (P + 200_000, 4), false, 6, 0), 0);
-    let topics = [("t", vec![0, 9]), ("none", vec![0]), ("a b", vec![0])]
+    let topics = [("t", vec![0, 9, 0]), ("none", vec![0]), ("a b", vec![0])]
         .into_iter()
         .map(|(name, partition_indexes)| m::describe_producers_request::TopicRequest {
             name: name.into(),
@@ -371,7 +371,7 @@ fn describe_producers() {
         .flat_map(|topic| &topic.partitions)
         .map(|partition| partition.error_code)
         .collect();
-    assert_eq!(codes, [0, 3, 3, 17]);
+    assert_eq!(codes, [0, 3, 42, 3, 17]);
     let producers: Vec<_> = response.topics[0].partitions[0]
         .active_producers
         .iter()

@@ -57,6 +57,16 @@ pub struct TopicSetting<'a> {
     pub source: ConfigSource,
 }
 
+impl TopicSetting<'_> {
+    /// The value; a default is not copied.
+    pub fn text(&self) -> Text {
+        match self.source {
+            ConfigSource::Default => Text::from_static(self.definition.default),
+            _ => self.value.into(),
+        }
+    }
+}
+
 impl Default for TopicConfig {
     fn default() -> Self {
         Self::of(BTreeMap::new(), BTreeMap::new())
@@ -87,6 +97,18 @@ impl TopicConfig {
             return Err(ConfigError::Contradiction("min.compaction.lag.ms is above max.compaction.lag.ms"));
         }
         Ok(config)
+    }
+
+    /// This config with other settings; what is not understood stays.
+    ///
+    /// # Errors
+    /// As [`TopicConfig::new`].
+    pub(crate) fn altered<'a>(
+        &self,
+        overrides: impl IntoIterator<Item = (&'a str, Text)>,
+        value_bytes_max: usize,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self { unknown: self.unknown.clone(), ..Self::new(overrides, value_bytes_max)? })
     }
 
     /// A config as the log has it: what is not understood is kept and stays without effect.
