@@ -55,11 +55,6 @@ impl<T> Paged<T> {
         Self::default()
     }
 
-    /// Slots that there are, taken or free: above every slot in use.
-    pub(crate) fn slots(&self) -> u32 {
-        u32::try_from(self.pages.len() * PAGE_SLOTS).expect("limits keep the slab small")
-    }
-
     /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.len

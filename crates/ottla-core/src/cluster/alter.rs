@@ -12,9 +12,7 @@ use ottla_protocol::messages::incremental_alter_configs_request::{AlterConfigsRe
 use ottla_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use ottla_protocol::types::Text;
 
-use super::config::{
-    ConfigError, ConfigType, Definition, broker_definition, list, topic_definition,
-};
+use super::config::{ConfigError, ConfigType, Definition, broker_definition, list, topic_definition};
 use super::{EVERY_BROKER, Topic, records};
 use crate::command::Context;
 use crate::decision::Reply;

@@ -70,6 +70,6 @@ impl Partitions {
 
     /// Slots that producers may sit in.
     fn producer_slots(&self) -> u32 {
-        self.producers.slots()
+        self.producers.slot_bound()
     }
 }
