@@ -9,20 +9,21 @@ use std::sync::Arc;
 
 use ottla_core::command::CommandBody;
 use ottla_env::clock::{Clock, OsClock};
-use ottla_env::disk::Disk;
+use ottla_env::disk::{Disk, LockError};
 use ottla_env::disk::os::OsDisk;
 use ottla_env::net;
 use ottla_env::rng::{OsRng, Rng};
 use ottla_env::spawn::{self, TaskHandle, ThreadHandle};
 use ottla_protocol::types::Uuid;
+use ottla_storage::OpenError;
 use tokio::sync::watch;
 
 use crate::config::{Config, Durability};
-use crate::limits::SHUTDOWN_WAIT;
+use crate::limits::{LOCK_RETRY, LOCK_WAIT, SHUTDOWN_WAIT};
 use crate::net::accept;
 use crate::shard::inbox::Inbox;
 use crate::shard::owner::{Owner, OwnerSetup, StartError};
-use crate::shard::recovery::{RecoverError, recover};
+use crate::shard::recovery::{RecoverError, Recovered, recover};
 use crate::shard::view::View;
 use crate::shard::{Origin, Request, ShardHandle};
 use crate::shared::Shared;
@@ -82,12 +83,9 @@ impl Broker {
             inbox: inbox.clone(),
             snapshot_bytes: config.snapshot_log_bytes,
         };
-        let recovered = {
-            let (setup, dir) = (setup.clone(), config.dir.clone());
-            let load = move || recover(&setup.disk, &setup.log, &setup.core, &setup.clock);
-            let loaded = spawn::blocking("recover", load).await.expect("recovery does not panic");
-            loaded.map_err(|error| BrokerError::Recover { dir, error: Box::new(error) })?
-        };
+        let recovered = load(&setup).await;
+        let recovered =
+            recovered.map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
         let is_new = !recovered.state.is_bootstrapped();
         let reader = recovered.opened.reader.clone();
         let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));
@@ -125,6 +123,24 @@ impl Broker {
         let joined = spawn::blocking("join", move || self.owner.join().is_ok()).await;
         if !joined.unwrap_or(false) {
             tracing::error!("the shard's thread panicked");
+        }
+    }
+}
+
+/// Recovers the folder. A process that was just killed may still hold its lock while it is torn down, so a held
+/// lock is tried again for a moment.
+async fn load(setup: &OwnerSetup) -> Result<Recovered, RecoverError> {
+    let deadline = ottla_env::time::now() + LOCK_WAIT;
+    loop {
+        let setup = setup.clone();
+        let load = move || recover(&setup.disk, &setup.log, &setup.core, &setup.clock);
+        match spawn::blocking("recover", load).await.expect("recovery does not panic") {
+            Err(RecoverError::Open(OpenError::Lock(LockError::Held { .. })))
+                if ottla_env::time::now() < deadline =>
+            {
+                ottla_env::time::sleep(LOCK_RETRY).await;
+            }
+            loaded => return loaded,
         }
     }
 }

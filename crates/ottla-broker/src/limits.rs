@@ -48,3 +48,7 @@ pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 pub const DECOMPRESSED_FACTOR: usize = 100;
 /// Decompressed bytes of one batch at the most, whatever the factor says.
 pub const DECOMPRESSED_BYTES_MAX: usize = 128 << 20;
+/// How long a start waits for a folder's lock to be given up by a process that has just ended.
+pub const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Pause between attempts to take the lock.
+pub const LOCK_RETRY: Duration = Duration::from_millis(50);

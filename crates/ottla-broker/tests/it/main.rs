@@ -2,5 +2,7 @@
 
 mod daily;
 mod faults;
+mod gated;
 mod hostile;
+mod syncs;
 mod wire;
