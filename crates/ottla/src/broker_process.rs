@@ -10,6 +10,7 @@ use std::process::ChildStdin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use ottla_client::{ClientSettings, SettingError};
 use ottla_env::process::{Child, Output};
 use ottla_env::{files, process, spawn, time};
 use tokio::sync::oneshot;
@@ -109,19 +110,31 @@ impl BrokerProcess {
         Ok(())
     }
 
+    /// Starts it again and kills it after a moment, before or after it is ready.
+    pub(crate) async fn start_briefly(&mut self, moment: Duration) -> Result<()> {
+        let arguments = arguments(&self.dir, &self.address, &self.settings);
+        self.child = OwnChild::start(&arguments, &self.log, Output::Null)?;
+        time::sleep(moment).await;
+        self.child.kill()
+    }
+
     /// Its log file, for messages.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
 }
 
-async fn launch(dir: &Path, log: &Path, listen: &str, settings: &[String]) -> Result<(OwnChild, String)> {
+fn arguments(dir: &Path, listen: &str, settings: &[String]) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["demo-broker".into(), "--data".into(), dir.into()];
     arguments.extend(["--listen".into(), listen.into()]);
     for setting in settings {
         arguments.extend(["--set".into(), setting.into()]);
     }
-    let mut child = OwnChild::start(&arguments, log, Output::Piped)?;
+    arguments
+}
+
+async fn launch(dir: &Path, log: &Path, listen: &str, settings: &[String]) -> Result<(OwnChild, String)> {
+    let mut child = OwnChild::start(&arguments(dir, listen, settings), log, Output::Piped)?;
     let stdout = child.child.take_stdout().context("the child's output was asked for")?;
     let ready = spawn::blocking("wait-ready", move || {
         let mut line = String::new();
@@ -135,6 +148,17 @@ async fn launch(dir: &Path, log: &Path, listen: &str, settings: &[String]) -> Re
         Some(address) => Ok((child, address.to_owned())),
         None => bail!("the broker did not start; see {}: {}", log.display(), tail(log)),
     }
+}
+
+/// Settings that find a restarted broker quickly.
+pub(crate) fn client(bootstrap: &str, name: &str) -> Result<ClientSettings, SettingError> {
+    Ok(ClientSettings::new(bootstrap)?
+        .client_id(name)
+        .request_timeout(Duration::from_secs(10))
+        .reconnect_backoff(Duration::from_millis(20))
+        .reconnect_backoff_max(Duration::from_millis(100))
+        .retry_backoff(Duration::from_millis(20))
+        .retry_backoff_max(Duration::from_millis(100)))
 }
 
 /// The last line of a log file.

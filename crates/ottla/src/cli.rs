@@ -60,7 +60,9 @@ impl Cli {
     /// What is logged when `OTTLA_LOG` does not say.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Serve(_) | Command::DemoBroker(_) | Command::DemoSource(_) | Command::DemoWorker(_) => "info",
+            Command::Serve(_) | Command::DemoBroker(_) | Command::DemoSource(_) | Command::DemoWorker(_) => {
+                "info"
+            }
             _ => "error",
         }
     }
@@ -142,7 +144,9 @@ impl std::error::Error for Usage {}
 
 /// Whether an error says that the command line or a setting is wrong.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.is::<Usage>() || cause.is::<SettingError>() || cause.is::<ottla_broker::ConfigError>())
+    error.chain().any(|cause| {
+        cause.is::<Usage>() || cause.is::<SettingError>() || cause.is::<ottla_broker::ConfigError>()
+    })
 }
 
 #[cfg(test)]
@@ -163,7 +167,9 @@ mod tests {
         assert_eq!(place("orders"), Ok(Place { topic: "orders".to_owned(), partition: None }));
         assert_eq!(place("orders/2"), Ok(Place { topic: "orders".to_owned(), partition: Some(2) }));
         assert!(place("orders/x").is_err() && place("/1").is_err() && place("orders/-1").is_err());
-        assert!(partition("orders").is_err() && name_and_value("a").is_err() && name_and_value("=b").is_err());
+        assert!(
+            partition("orders").is_err() && name_and_value("a").is_err() && name_and_value("=b").is_err()
+        );
         assert_eq!(name_and_value("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
     }
 }

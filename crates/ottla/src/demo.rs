@@ -97,7 +97,8 @@ const STEP: Duration = Duration::from_millis(100);
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let seed = options.seed.unwrap_or_else(|| OsRng.next_u64() % 1_000_000);
     let input = Input::open(options.input.as_deref(), options.records, options.keys, seed)?;
-    let folder = files::create_scratch_folder("ottla-demo").context("cannot make a folder for the demonstration")?;
+    let folder =
+        files::create_scratch_folder("ottla-demo").context("cannot make a folder for the demonstration")?;
     let result = play(&options, &input, seed, &folder).await;
     let passed = matches!(&result, Ok(verdict) if verdict.passed());
     if options.keep || !passed {

@@ -99,7 +99,8 @@ async fn measure(options: &Options, settings: &ProducerSettings, topic: &Text) -
             "transaction_p99_us": commits.1.as_micros(),
         }));
     }
-    let rate = |rate: &Rate| format!("{:.0} records/s, {:.1} MiB/s", rate.per_second(), rate.mib_per_second());
+    let rate =
+        |rate: &Rate| format!("{:.0} records/s, {:.1} MiB/s", rate.per_second(), rate.mib_per_second());
     let pair = |(median, high): (Duration, Duration)| {
         format!("{} median, {} p99", text::duration(median), text::duration(high))
     };
@@ -128,7 +129,11 @@ async fn write(options: &Options, settings: &ProducerSettings, topic: &Text) -> 
         producer.send(Record::to(topic.clone()).partition(partition).value(value)).await?;
     }
     producer.flush().await?;
-    Ok(Rate { records: options.records, bytes: options.records * options.size as u64, took: started.elapsed() })
+    Ok(Rate {
+        records: options.records,
+        bytes: options.records * options.size as u64,
+        took: started.elapsed(),
+    })
 }
 
 async fn read(options: &Options, settings: &ProducerSettings, topic: &Text) -> Result<Rate> {

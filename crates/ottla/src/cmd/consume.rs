@@ -117,7 +117,8 @@ fn start(text: &str) -> Result<Start, String> {
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let mut consumer = connect(&options).await?;
     let mut left = options.count.unwrap_or(u64::MAX);
-    let ends = if options.until_end { Some(consumer.end_offsets(&consumer.assignment()).await?) } else { None };
+    let ends =
+        if options.until_end { Some(consumer.end_offsets(&consumer.assignment()).await?) } else { None };
     let idle_max = options.idle.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let shape = Shape {
         json: options.json,

@@ -39,7 +39,8 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let Command::Offsets { group, json } = options.command;
     let mut offsets = admin.group_offsets(&Text::from(group)).await?;
     offsets.sort_by(|a, b| a.topic_partition.cmp(&b.topic_partition));
-    let partitions: Vec<TopicPartition> = offsets.iter().map(|offset| offset.topic_partition.clone()).collect();
+    let partitions: Vec<TopicPartition> =
+        offsets.iter().map(|offset| offset.topic_partition.clone()).collect();
     let ends = admin.last_stable_offsets(&partitions).await?;
     let mut rows = Vec::new();
     for offset in &offsets {
@@ -54,7 +55,13 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
             }))?;
         }
         let lag = lag.map_or_else(|| "-".to_owned(), |lag| lag.to_string());
-        rows.push(vec![at.topic.to_string(), at.partition.to_string(), committed.to_string(), end.to_string(), lag]);
+        rows.push(vec![
+            at.topic.to_string(),
+            at.partition.to_string(),
+            committed.to_string(),
+            end.to_string(),
+            lag,
+        ]);
     }
     if !json {
         output::table(&["TOPIC", "PARTITION", "OFFSET", "LAST STABLE", "LAG"], &rows)?;

@@ -141,7 +141,12 @@ async fn write(options: &Options, parser: &Parser, mut lines: Lines) -> Result<W
     Ok(written)
 }
 
-async fn write_transactions(options: &Options, id: &str, parser: &Parser, mut lines: Lines) -> Result<Written> {
+async fn write_transactions(
+    options: &Options,
+    id: &str,
+    parser: &Parser,
+    mut lines: Lines,
+) -> Result<Written> {
     let mut settings = TransactionalSettings::new(options.client.base()?, id);
     options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let mut producer = TransactionalProducer::init(settings).await?;

@@ -73,7 +73,9 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
             let configs = configs.into_iter().map(|(name, value)| (Text::from(name), Text::from(value)));
             let new = NewTopic { configs: configs.collect(), ..NewTopic::new(topic.as_str(), partitions) };
             match admin.create_topic(&new).await {
-                Err(error) if if_not_exists && error.code().is_some_and(|code| code.name() == "TOPIC_ALREADY_EXISTS") => {}
+                Err(error)
+                    if if_not_exists
+                        && error.code().is_some_and(|code| code.name() == "TOPIC_ALREADY_EXISTS") => {}
                 result => result?,
             }
         }
@@ -99,7 +101,9 @@ async fn list(admin: &Admin, all: bool, json: bool) -> Result<()> {
     }
     let rows: Vec<_> = topics
         .into_iter()
-        .map(|topic| vec![topic.name.to_string(), topic.partition_count.to_string(), topic.topic_id.to_string()])
+        .map(|topic| {
+            vec![topic.name.to_string(), topic.partition_count.to_string(), topic.topic_id.to_string()]
+        })
         .collect();
     output::table(&["TOPIC", "PARTITIONS", "ID"], &rows)
 }
@@ -114,7 +118,9 @@ async fn describe(admin: &Admin, name: &Text, json: bool) -> Result<()> {
     let ends = admin.high_watermarks(&partitions).await?;
     let mut configs = admin.describe_configs(&ConfigResource::Topic(name.clone())).await?;
     configs.sort_by(|a, b| a.name.cmp(&b.name));
-    let offset = |offsets: &std::collections::BTreeMap<TopicPartition, i64>, at| offsets.get(at).copied().unwrap_or(-1);
+    let offset = |offsets: &std::collections::BTreeMap<TopicPartition, i64>, at| {
+        offsets.get(at).copied().unwrap_or(-1)
+    };
     if json {
         let partitions: Vec<_> = partitions
             .iter()
@@ -146,13 +152,18 @@ async fn describe(admin: &Admin, name: &Text, json: bool) -> Result<()> {
         .zip(&metadata.leaders)
         .map(|(at, leader)| {
             let numbers = [offset(&starts, at), offset(&stable, at), offset(&ends, at)];
-            [at.partition.to_string(), leader.to_string()].into_iter().chain(numbers.map(|n| n.to_string())).collect()
+            [at.partition.to_string(), leader.to_string()]
+                .into_iter()
+                .chain(numbers.map(|n| n.to_string()))
+                .collect()
         })
         .collect();
     output::table(&["PARTITION", "LEADER", "LOG START", "LAST STABLE", "HIGH WATERMARK"], &rows)?;
     let changed = configs.iter().filter(|config| !config.is_default);
     let rows: Vec<_> = changed
-        .map(|config| vec![config.name.to_string(), config.value.as_ref().map_or_else(String::new, Text::to_string)])
+        .map(|config| {
+            vec![config.name.to_string(), config.value.as_ref().map_or_else(String::new, Text::to_string)]
+        })
         .collect();
     if rows.is_empty() {
         return output::line("all settings have their defaults");

@@ -84,15 +84,23 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     match options.command {
         Command::List { states, longer_than, json } => {
             let states = states.into_iter().map(Text::from).collect();
-            list(&admin, TransactionFilter { states, running_longer_than_ms: longer_than, ..Default::default() }, json)
-                .await?;
+            list(
+                &admin,
+                TransactionFilter { states, running_longer_than_ms: longer_than, ..Default::default() },
+                json,
+            )
+            .await?;
         }
-        Command::Describe { transactional_id, json } => describe(&admin, &Text::from(transactional_id), json).await?,
+        Command::Describe { transactional_id, json } => {
+            describe(&admin, &Text::from(transactional_id), json).await?
+        }
         Command::Why { topic, json } => return why::run(&admin, &options.client, &topic, json).await,
         Command::Abort { transactional_id: Some(id), .. } => abort(&options.client, &id).await?,
         Command::Abort { partition, producer_id, producer_epoch, .. } => {
             let (Some(at), Some(producer_id)) = (partition, producer_id) else {
-                return Err(Usage("give a transactional id, or --partition and --producer-id".to_owned()).into());
+                return Err(
+                    Usage("give a transactional id, or --partition and --producer-id".to_owned()).into()
+                );
             };
             abort_hanging(&admin, at, producer_id, producer_epoch).await?;
         }
@@ -161,11 +169,18 @@ async fn abort(client: &Client, id: &str) -> Result<()> {
         .transaction_timeout(Duration::from_secs(60))
         .producer(producer);
     TransactionalProducer::init(settings).await?;
-    output::note(&format!("the producer of `{id}` is fenced off and its open transaction, if any, is aborted"));
+    output::note(&format!(
+        "the producer of `{id}` is fenced off and its open transaction, if any, is aborted"
+    ));
     Ok(())
 }
 
-async fn abort_hanging(admin: &Admin, at: TopicPartition, producer_id: i64, epoch: Option<i16>) -> Result<()> {
+async fn abort_hanging(
+    admin: &Admin,
+    at: TopicPartition,
+    producer_id: i64,
+    epoch: Option<i16>,
+) -> Result<()> {
     let producers = admin.describe_producers(&at).await?;
     let found = producers
         .iter()
@@ -176,7 +191,8 @@ async fn abort_hanging(admin: &Admin, at: TopicPartition, producer_id: i64, epoc
         None => i16::try_from(found.producer_epoch)?,
     };
     let coordinator_epoch = found.coordinator_epoch;
-    let abort = AbortTransaction { topic_partition: at.clone(), producer_id, producer_epoch, coordinator_epoch };
+    let abort =
+        AbortTransaction { topic_partition: at.clone(), producer_id, producer_epoch, coordinator_epoch };
     admin.abort_transaction(&abort).await?;
     output::note(&format!("the transaction of producer {producer_id} on {at} is aborted"));
     Ok(())

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use ottla_client::{
-    ClientSettings, Consumer, ConsumerSettings, ProducerSettings, Record, SettingError, TopicPartition,
-    TransactionalSettings,
+    Consumer, ConsumerSettings, ProducerSettings, Record, SettingError, TopicPartition, TransactionalSettings,
 };
 use ottla_protocol::types::Text;
 
 use super::lines::Input;
+use crate::broker_process::client;
 
 /// Header with the line's number.
 pub(super) const LINE: &str = "line";
@@ -55,7 +55,14 @@ pub(crate) struct ChildOptions {
 
 impl ChildOptions {
     /// The options of all children; `name` and `incarnation` are set for each start.
-    pub(super) fn new(bootstrap: &str, input: &Input, seed: u64, at_least_once: bool, rate: u64, workers: i32) -> Self {
+    pub(super) fn new(
+        bootstrap: &str,
+        input: &Input,
+        seed: u64,
+        at_least_once: bool,
+        rate: u64,
+        workers: i32,
+    ) -> Self {
         Self {
             bootstrap: bootstrap.to_owned(),
             name: String::new(),
@@ -110,17 +117,6 @@ impl ChildOptions {
     }
 }
 
-/// Settings that find a restarted broker quickly.
-pub(super) fn client(bootstrap: &str, name: &str) -> Result<ClientSettings, SettingError> {
-    Ok(ClientSettings::new(bootstrap)?
-        .client_id(name)
-        .request_timeout(Duration::from_secs(10))
-        .reconnect_backoff(Duration::from_millis(20))
-        .reconnect_backoff_max(Duration::from_millis(100))
-        .retry_backoff(Duration::from_millis(20))
-        .retry_backoff_max(Duration::from_millis(100)))
-}
-
 /// Adds the headers of a transaction.
 pub(super) fn in_transaction(record: Record, line: u64, transaction: &str, records: usize) -> Record {
     record
@@ -137,7 +133,11 @@ pub(super) async fn positions(
 ) -> Result<Vec<(TopicPartition, i64)>> {
     let committed = consumer.committed(&Text::from(group), partitions).await?;
     let position = |at: &TopicPartition| {
-        committed.iter().find(|offset| offset.topic_partition == *at).and_then(|offset| offset.offset).unwrap_or(0)
+        committed
+            .iter()
+            .find(|offset| offset.topic_partition == *at)
+            .and_then(|offset| offset.offset)
+            .unwrap_or(0)
     };
     Ok(partitions.iter().map(|at| (at.clone(), position(at))).collect())
 }

@@ -105,9 +105,15 @@ impl Display {
 
 impl Picture {
     fn counts(&self) -> String {
-        let repeated = if self.repeated == 0 { String::new() } else { format!(", {} repeated", self.repeated) };
+        let repeated =
+            if self.repeated == 0 { String::new() } else { format!(", {} repeated", self.repeated) };
         let per_second = self.done as f64 / self.elapsed.as_secs_f64().max(0.001);
-        format!("{} of {} results{repeated}, {per_second:.0}/s, {}", self.done, self.records, text::duration(self.elapsed))
+        format!(
+            "{} of {} results{repeated}, {per_second:.0}/s, {}",
+            self.done,
+            self.records,
+            text::duration(self.elapsed)
+        )
     }
 
     fn text(&self, percent: u64) -> String {

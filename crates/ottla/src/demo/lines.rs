@@ -64,7 +64,8 @@ impl Input {
     pub(super) fn lines(&self, from: u64) -> Result<Lines> {
         let kind = match &self.source {
             Source::File(path) => {
-                let file = files::open_read(path).with_context(|| format!("cannot read {}", path.display()))?;
+                let file =
+                    files::open_read(path).with_context(|| format!("cannot read {}", path.display()))?;
                 Kind::File(BufReader::with_capacity(256 << 10, file))
             }
             Source::MadeUp { seed } => Kind::MadeUp { seed: *seed, records: self.records },
@@ -115,10 +116,12 @@ impl Lines {
 
 /// An order made up from the seed.
 fn order(seed: u64, number: u64) -> Vec<u8> {
-    const GOODS: [&str; 8] = ["lamp", "chair", "kettle", "atlas", "bicycle", "violin", "telescope", "umbrella"];
+    const GOODS: [&str; 8] =
+        ["lamp", "chair", "kettle", "atlas", "bicycle", "violin", "telescope", "umbrella"];
     let mut rng = SeededRng::new(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let good = GOODS[rng.index(GOODS.len())];
-    format!("order {number}: {} x {good} at {} cents", rng.between(1, 9), rng.between(99, 99_999)).into_bytes()
+    format!("order {number}: {} x {good} at {} cents", rng.between(1, 9), rng.between(99, 99_999))
+        .into_bytes()
 }
 
 /// The key of a line.
@@ -135,7 +138,9 @@ pub(super) fn transform(line: &[u8]) -> Vec<u8> {
 
 /// FNV-1a, 64 bit: to remember what a line was without keeping it.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

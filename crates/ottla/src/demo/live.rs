@@ -8,7 +8,8 @@ use ottla_env::time::{self, Instant};
 use ottla_protocol::types::Text;
 
 use super::OUTPUT_TOPIC;
-use super::children::{LINE, client};
+use super::children::LINE;
+use crate::broker_process::client;
 
 /// Reads the output topic along.
 pub(super) struct Live {
@@ -53,7 +54,8 @@ impl Live {
             self.last_at = time::now();
         }
         for line in records.iter().filter_map(line) {
-            let Some(word) = usize::try_from(line / 64).ok().and_then(|index| self.lines.get_mut(index)) else {
+            let Some(word) = usize::try_from(line / 64).ok().and_then(|index| self.lines.get_mut(index))
+            else {
                 continue;
             };
             let bit = 1 << (line % 64);

@@ -8,10 +8,11 @@ use ottla_client::{Consumer, ConsumerRecord, ConsumerSettings, IsolationLevel, S
 use ottla_env::time;
 use ottla_protocol::types::Text;
 
-use super::children::{TRANSACTION, TRANSACTION_RECORDS, client};
+use super::children::{TRANSACTION, TRANSACTION_RECORDS};
 use super::lines::{Input, fingerprint, key};
 use super::live::{line, number, text};
 use super::{INPUT_TOPIC, OUTPUT_TOPIC};
+use crate::broker_process::client;
 
 /// Longest that a scan may go without a record: an open transaction in the way has timed out long before.
 const QUIET_MAX: Duration = Duration::from_secs(45);
@@ -52,7 +53,10 @@ pub(super) async fn both(bootstrap: &str, input: &Input) -> Result<Scans> {
 async fn scan(bootstrap: &str, topic: &str, input: &Input) -> Result<Scan> {
     let mut scan = Scan { lines: vec![(0, 0); usize::try_from(input.records())?], ..Scan::default() };
     let mut last_of_key: BTreeMap<u64, u64> = BTreeMap::new();
-    read(bootstrap, topic, IsolationLevel::ReadCommitted, |record| scan.take(record, input, &mut last_of_key)).await?;
+    read(bootstrap, topic, IsolationLevel::ReadCommitted, |record| {
+        scan.take(record, input, &mut last_of_key)
+    })
+    .await?;
     let mut all = BTreeSet::new();
     read(bootstrap, topic, IsolationLevel::ReadUncommitted, |record| {
         all.extend(text(record, TRANSACTION).map(str::to_owned));
@@ -75,7 +79,8 @@ async fn read(
     let mut consumer = Consumer::connect(settings).await?;
     consumer.assign_topic(&Text::from(topic), StartAt::Beginning).await?;
     // the ends of everything, so that a reader of committed records waits for what is still open
-    let all = ConsumerSettings::new(client(bootstrap, "demo-verdict")?).isolation(IsolationLevel::ReadUncommitted);
+    let all =
+        ConsumerSettings::new(client(bootstrap, "demo-verdict")?).isolation(IsolationLevel::ReadUncommitted);
     let ends = Consumer::connect(all).await?.end_offsets(&consumer.assignment()).await?;
     let mut progress_at = time::now();
     while ends.iter().any(|(at, end)| consumer.position(at).is_some_and(|position| position < *end)) {

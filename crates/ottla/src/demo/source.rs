@@ -41,7 +41,11 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
 
 async fn write(options: &ChildOptions) -> Result<()> {
     let input = options.input()?;
-    if options.at_least_once { write_at_least_once(options, &input).await } else { write_exactly_once(options, &input).await }
+    if options.at_least_once {
+        write_at_least_once(options, &input).await
+    } else {
+        write_exactly_once(options, &input).await
+    }
 }
 
 /// Where the position is kept.

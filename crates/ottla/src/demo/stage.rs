@@ -12,13 +12,13 @@ use ottla_env::process::Output;
 use ottla_env::rng::{Rng, SeededRng};
 use ottla_env::time;
 
-use super::children::{ChildOptions, client};
+use super::children::ChildOptions;
 use super::display::{Display, Picture, Row};
 use super::lines::Input;
 use super::live::Live;
 use super::plan::Victim;
 use super::{INPUT_TOPIC, OUTPUT_TOPIC, Options};
-use crate::broker_process::{BrokerProcess, OwnChild, tail};
+use crate::broker_process::{BrokerProcess, OwnChild, client, tail};
 
 /// Partitions of both topics.
 const PARTITIONS: i32 = 4;
@@ -112,7 +112,12 @@ impl Stage {
     }
 
     /// SIGKILL, a short pause, and a new start.
-    pub(super) async fn strike(&mut self, victim: Victim, rng: &mut SeededRng, display: &mut Display) -> Result<()> {
+    pub(super) async fn strike(
+        &mut self,
+        victim: Victim,
+        rng: &mut SeededRng,
+        display: &mut Display,
+    ) -> Result<()> {
         let at_ms = OsClock.wall_ms();
         let pause = Duration::from_millis(rng.below(100));
         let pid = match victim {
@@ -179,7 +184,11 @@ impl Stage {
     /// What the display shows.
     pub(super) fn picture(&self, records: u64, elapsed: Duration) -> Picture {
         let kills = |victim: Victim| self.kills.iter().filter(|kill| kill.victim == victim).count();
-        let broker = Row { name: "broker".to_owned(), state: format!("pid {}", self.broker.pid()), kills: kills(Victim::Broker) };
+        let broker = Row {
+            name: "broker".to_owned(),
+            state: format!("pid {}", self.broker.pid()),
+            kills: kills(Victim::Broker),
+        };
         let actors = self.children.iter().map(|(victim, actor)| Row {
             name: victim.to_string(),
             state: match &actor.child {

@@ -50,9 +50,12 @@ impl Verdict {
     ) -> Self {
         let (orders, results) = (&scans.input, &scans.output);
         let missing = |scan: &Scan| scan.lines.iter().filter(|(count, _)| *count == 0).count() as u64;
-        let extra = |scan: &Scan| scan.lines.iter().map(|(count, _)| u64::from(count.saturating_sub(1))).sum::<u64>();
-        let torn = |scan: &Scan| scan.transactions.values().filter(|(found, size)| found != size).count() as u64;
-        let lost = orders.lines.iter().zip(&results.lines).filter(|(order, result)| order.0 == 0 || result.0 == 0);
+        let extra =
+            |scan: &Scan| scan.lines.iter().map(|(count, _)| u64::from(count.saturating_sub(1))).sum::<u64>();
+        let torn =
+            |scan: &Scan| scan.transactions.values().filter(|(found, size)| found != size).count() as u64;
+        let lost =
+            orders.lines.iter().zip(&results.lines).filter(|(order, result)| order.0 == 0 || result.0 == 0);
         Self {
             at_least_once: options.at_least_once,
             seed,
@@ -103,7 +106,10 @@ impl Verdict {
             row(&format!("key customer-{key}"), format!("{lines} in, {results} out"));
         }
         let verdict = match (self.passed(), self.at_least_once) {
-            (true, false) => "exactly once: every record of every key arrived once, in order, with its transaction".to_owned(),
+            (true, false) => {
+                "exactly once: every record of every key arrived once, in order, with its transaction"
+                    .to_owned()
+            }
             (true, true) => format!(
                 "at least once: nothing is lost, {} records are there twice or more; `ottla demo` without \
                  --at-least-once has none",

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use ottla_client::{
-    Consumer, ConsumerRecord, GroupMetadata, OffsetToCommit, Producer, Record, StartAt, TopicPartition, Transaction,
-    TransactionalProducer,
+    Consumer, ConsumerRecord, GroupMetadata, OffsetToCommit, Producer, Record, StartAt, TopicPartition,
+    Transaction, TransactionalProducer,
 };
 use ottla_env::rng::{Rng, SeededRng};
 use ottla_env::time;
@@ -63,7 +63,9 @@ async fn consumer(options: &Options) -> Result<Consumer> {
 
 async fn exactly_once(options: &Options) -> Result<()> {
     let child = &options.child;
-    let mut rng = SeededRng::new(child.seed ^ child.incarnation.wrapping_mul(37) ^ u64::from(options.index.unsigned_abs()));
+    let mut rng = SeededRng::new(
+        child.seed ^ child.incarnation.wrapping_mul(37) ^ u64::from(options.index.unsigned_abs()),
+    );
     // first the producer: it ends what the one before it left open, so that the offsets read next are final
     let mut producer = TransactionalProducer::init(child.transactional()?).await?;
     let mut consumer = consumer(options).await?;
@@ -108,8 +110,11 @@ async fn write(transaction: &Transaction<'_>, records: &[ConsumerRecord], name: 
 
 /// The result of an order.
 fn result(order: &ConsumerRecord, transaction: &str, records: usize) -> Result<Record> {
-    let line = order.headers.iter().find(|header| header.key == LINE).and_then(|header| header.value.as_ref());
-    let line = line.and_then(|line| std::str::from_utf8(line).ok()?.parse().ok()).context("an order without its line")?;
+    let line =
+        order.headers.iter().find(|header| header.key == LINE).and_then(|header| header.value.as_ref());
+    let line = line
+        .and_then(|line| std::str::from_utf8(line).ok()?.parse().ok())
+        .context("an order without its line")?;
     let mut record = Record::to(OUTPUT_TOPIC).value(transform(order.value.as_deref().unwrap_or_default()));
     record.key = order.key.clone();
     Ok(in_transaction(record, line, transaction, records))

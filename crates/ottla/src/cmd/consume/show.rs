@@ -30,7 +30,9 @@ impl Shape {
 
     fn show_plain(&self, record: &ConsumerRecord, out: &mut Vec<u8>) {
         if self.offsets {
-            out.extend_from_slice(format!("{}:{}", record.topic_partition.partition, record.offset).as_bytes());
+            out.extend_from_slice(
+                format!("{}:{}", record.topic_partition.partition, record.offset).as_bytes(),
+            );
             out.extend_from_slice(self.separator.as_bytes());
         }
         if self.timestamps {
@@ -77,9 +79,8 @@ fn insert(fields: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(std::str::from_utf8) {
         None => fields.insert(name.to_owned(), Value::Null),
         Some(Ok(text)) => fields.insert(name.to_owned(), json!(text)),
-        Some(Err(_)) => {
-            fields.insert(format!("{name}_base64"), json!(text::base64(bytes.expect("it was just looked at"))))
-        }
+        Some(Err(_)) => fields
+            .insert(format!("{name}_base64"), json!(text::base64(bytes.expect("it was just looked at")))),
     };
 }
 

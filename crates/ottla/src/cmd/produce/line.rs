@@ -20,7 +20,10 @@ pub(super) fn read_line(input: &mut dyn BufRead, bytes_max: u64) -> io::Result<O
             line.pop();
         }
     } else if read as u64 > bytes_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line is longer than {bytes_max} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a line is longer than {bytes_max} bytes"),
+        ));
     }
     Ok(Some(line))
 }
@@ -46,7 +49,8 @@ impl Parser {
         }
         let line = Bytes::from(line);
         let Some(separator) = &self.separator else { return Ok(record.value(line)) };
-        let at = find(&line, separator.as_bytes()).ok_or_else(|| format!("has no key separator {separator:?}"))?;
+        let at =
+            find(&line, separator.as_bytes()).ok_or_else(|| format!("has no key separator {separator:?}"))?;
         Ok(record.key(line.slice(..at)).value(line.slice(at + separator.len()..)))
     }
 }
@@ -92,14 +96,17 @@ fn bytes(value: Value) -> Option<Bytes> {
 fn headers(value: Value) -> Result<Vec<Header>, String> {
     match value {
         Value::Null => Ok(Vec::new()),
-        Value::Object(fields) => {
-            Ok(fields.into_iter().map(|(key, value)| Header { key: Text::from(key), value: bytes(value) }).collect())
-        }
+        Value::Object(fields) => Ok(fields
+            .into_iter()
+            .map(|(key, value)| Header { key: Text::from(key), value: bytes(value) })
+            .collect()),
         Value::Array(pairs) => pairs
             .into_iter()
             .map(|pair| match pair {
                 Value::Array(pair) => match <[Value; 2]>::try_from(pair) {
-                    Ok([Value::String(key), value]) => Ok(Header { key: Text::from(key), value: bytes(value) }),
+                    Ok([Value::String(key), value]) => {
+                        Ok(Header { key: Text::from(key), value: bytes(value) })
+                    }
                     _ => Err("`headers` holds something that is not [name, value]".to_owned()),
                 },
                 _ => Err("`headers` holds something that is not [name, value]".to_owned()),
@@ -123,7 +130,10 @@ mod tests {
     fn lines() {
         let mut input: &[u8] = b"a\r\n\nlast";
         let mut next = || read_line(&mut input, 4).expect("short enough");
-        assert_eq!((next(), next(), next(), next()), (Some(b"a".into()), Some(vec![]), Some(b"last".into()), None));
+        assert_eq!(
+            (next(), next(), next(), next()),
+            (Some(b"a".into()), Some(vec![]), Some(b"last".into()), None)
+        );
         let mut long: &[u8] = b"12345";
         assert!(read_line(&mut long, 4).is_err());
     }
@@ -140,11 +150,14 @@ mod tests {
     /// Proves every field of a JSON line, and that bad ones are named.
     #[test]
     fn json() {
-        let line = br#"{"key":"k","value":{"a":1},"headers":[["h","1"],["n",null]],"partition":2,"timestamp":7}"#;
+        let line =
+            br#"{"key":"k","value":{"a":1},"headers":[["h","1"],["n",null]],"partition":2,"timestamp":7}"#;
         let record = parser(true, None).record(line.to_vec()).expect("valid");
         assert_eq!(record.value.as_deref(), Some(&br#"{"a":1}"#[..]));
         assert_eq!((record.partition, record.timestamp, record.headers.len()), (Some(2), Some(7), 2));
-        for (line, word) in [("[]", "object"), ("{", "JSON"), ("{\"x\":1}", "`x`"), ("{\"headers\":1}", "headers")] {
+        for (line, word) in
+            [("[]", "object"), ("{", "JSON"), ("{\"x\":1}", "`x`"), ("{\"headers\":1}", "headers")]
+        {
             let problem = parser(true, None).record(line.as_bytes().to_vec()).expect_err("refused");
             assert!(problem.contains(word), "{problem}");
         }

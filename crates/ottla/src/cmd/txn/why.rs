@@ -63,7 +63,9 @@ pub(super) async fn run(admin: &Admin, client: &Client, place: &Place, json: boo
         let holders = holders(admin, &at).await?;
         if holders.is_empty() && last_stable_offset >= high_watermark {
             if json {
-                output::json(&json!({ "topic": at.topic.as_str(), "partition": at.partition, "held_back": false }))?;
+                output::json(
+                    &json!({ "topic": at.topic.as_str(), "partition": at.partition, "held_back": false }),
+                )?;
             }
             continue;
         }
@@ -73,7 +75,10 @@ pub(super) async fn run(admin: &Admin, client: &Client, place: &Place, json: boo
         if json { output::json(&held.json())? } else { held.explain()? }
     }
     if held_back == 0 && !json {
-        output::line(&format!("nobody holds back readers of {}: all that is written can be read", place.topic))?;
+        output::line(&format!(
+            "nobody holds back readers of {}: all that is written can be read",
+            place.topic
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,127 @@
+//! The command line against a started broker.
+
+use serde_json::{Value, json};
+
+use crate::support::{Broker, run, run_with};
+
+/// Proves the life of a topic on the command line, for people and for machines, with its exit codes.
+#[test]
+fn topics() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders", "-p", "3", "--config", "cleanup.policy=compact"], "");
+    let again = broker.ottla(&["topic", "create", "orders"], "");
+    assert!(again.code == 1 && again.stderr.contains("TOPIC_ALREADY_EXISTS"), "{again:?}");
+    broker.ok(&["topic", "create", "orders", "--if-not-exists"], "");
+    let bad = broker.ottla(&["topic", "create", "bad/name"], "");
+    assert_eq!(bad.code, 1, "{bad:?}");
+    let list = broker.ok(&["topic", "list", "--json"], "");
+    let topic: Value = serde_json::from_str(list.trim()).expect("one object");
+    assert_eq!((&topic["topic"], &topic["partitions"]), (&json!("orders"), &json!(3)));
+    assert!(broker.ok(&["topic", "list", "--all"], "").contains("__transaction_state"));
+    let described: Value =
+        serde_json::from_str(&broker.ok(&["topic", "describe", "orders", "--json"], "")).expect("one object");
+    assert_eq!(described["configs"]["cleanup.policy"], json!("compact"));
+    assert_eq!(described["partitions"].as_array().map(Vec::len), Some(3));
+    broker.ok(&["topic", "delete", "orders"], "");
+    let gone = broker.ottla(&["topic", "describe", "orders"], "");
+    assert!(gone.code == 1 && gone.stderr.contains("does not exist"), "{gone:?}");
+}
+
+/// Proves that what is produced from lines and JSON comes out again: keys, headers, offsets, order, counts.
+#[test]
+fn produce_and_consume() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "t", "-p", "1"], "");
+    broker.ok(&["produce", "t", "-k", ":", "-H", "from=test"], "a:1\nb:2\n");
+    let read = broker.ok(&["consume", "t", "--from", "beginning", "--until-end", "-k", "-H", "-o"], "");
+    assert_eq!(read, "0:0\tfrom=test\ta\t1\n0:1\tfrom=test\tb\t2\n");
+    let line = r#"{"key":"c","value":"3","headers":[["x","y"]],"timestamp":1000}"#;
+    let wrote = broker.ok(&["produce", "t", "--format", "json", "--json"], line);
+    assert_eq!(wrote.trim(), r#"{"records":1,"transactions":0}"#);
+    let read = broker.ok(&["consume", "t/0", "--from", "2", "-n", "1", "--json"], "");
+    let record: Value = serde_json::from_str(read.trim()).expect("one object");
+    assert_eq!((&record["offset"], &record["timestamp"]), (&json!(2), &json!(1000)));
+    assert_eq!(record["headers"], json!([["x", "y"]]));
+    // what is printed can be fed back
+    broker.ok(&["produce", "t", "--format", "json"], &read);
+    assert_eq!(broker.ok(&["consume", "t", "--from", "3", "--until-end"], ""), "3\n");
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        broker.ok(&["produce", "t", "-X", &format!("compression.type={codec}")], &format!("{codec}\n"));
+    }
+    assert_eq!(broker.ok(&["consume", "t", "--from", "4", "-e"], ""), "gzip\nsnappy\nlz4\nzstd\n");
+    assert_eq!(broker.ok(&["consume", "t", "--from", "end", "-e"], ""), "");
+    assert_eq!(broker.ok(&["consume", "t", "--from", "-1h", "-e", "-n", "1"], ""), "1\n", "by time");
+}
+
+/// Proves that transactions from the command line are all or nothing to readers, and who holds them back is named
+/// and can be ended.
+#[test]
+fn transactions() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "t", "-p", "1"], "");
+    broker.ok(&["produce", "t", "--transactional-id", "x"], "a\nb\n");
+    broker.ok(&["produce", "t", "--transactional-id", "x", "--abort"], "c\n");
+    broker.ok(&["produce", "t", "--transactional-id", "x", "--transaction-records", "1"], "d\ne\n");
+    assert_eq!(broker.ok(&["consume", "t", "--from", "beginning", "-e"], ""), "a\nb\nd\ne\n");
+    let all = broker.ok(&["consume", "t", "--from", "beginning", "-e", "--isolation", "uncommitted"], "");
+    assert_eq!(all, "a\nb\nc\nd\ne\n");
+    assert!(broker.ok(&["txn", "why", "t"], "").contains("nobody"));
+    let listed: Value = serde_json::from_str(&broker.ok(&["txn", "list", "--json"], "")).expect("one object");
+    assert_eq!((&listed["transactional_id"], &listed["state"]), (&json!("x"), &json!("CompleteCommit")));
+    let described: Value =
+        serde_json::from_str(&broker.ok(&["txn", "describe", "x", "--json"], "")).expect("one object");
+    assert_eq!(described["partitions"], json!([]));
+    let unknown = broker.ottla(&["txn", "describe", "y"], "");
+    assert!(unknown.code == 1 && unknown.stderr.contains("TRANSACTIONAL_ID_NOT_FOUND"), "{unknown:?}");
+}
+
+/// Proves that a wrong command line or setting is exit code 2 and names what is wrong, and a broker that is away is
+/// exit code 1 and says so.
+#[test]
+fn mistakes() {
+    for (arguments, word) in [
+        (&["serve", "--set", "no.such.setting=1"][..], "no.such.setting"),
+        (&["serve", "--set", "num.partitions=0"], "num.partitions"),
+        (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
+        (&["consume", "t", "-X", "isolation.level=serializable"], "isolation.level"),
+        (&["produce", "t", "-X", "acks=0"], "acks"),
+        (&["produce", "t", "--bootstrap", "nowhere"], "nowhere"),
+        (&["consume", "t", "--from", "soon"], "soon"),
+        (&["no-such-command"], "no-such-command"),
+    ] {
+        let ran = run(arguments);
+        assert!(ran.code == 2 && ran.stderr.contains(word), "{arguments:?}: {ran:?}");
+    }
+    let environment = run_with(&["serve", "--print-config"], "", &[("OTTLA_NUM_PARTITIONS", "many")]);
+    assert!(environment.code == 2 && environment.stderr.contains("OTTLA_NUM_PARTITIONS"), "{environment:?}");
+    let away = run(&["topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=200"]);
+    assert!(away.code == 1 && away.stderr.contains("127.0.0.1:1"), "{away:?}");
+}
+
+/// Proves the order of settings, that a printed configuration can be read back, and the list of all settings.
+#[test]
+fn configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ottla.toml");
+    let environment = [("OTTLA_NODE_ID", "7"), ("OTTLA_LOG", "warn"), ("OTTLA_BOOTSTRAP", "x:1")];
+    let printed = run_with(&["serve", "--print-config", "-o", "num.partitions=5"], "", &environment);
+    assert!(
+        printed.stdout.contains("\"num.partitions\" = 5\n") && printed.stdout.contains("\"node.id\" = 7\n")
+    );
+    ottla_env::files::write(&file, printed.stdout.as_bytes()).expect("written");
+    let path = file.to_str().expect("text");
+    let again = run(&["serve", "--config", path, "--print-config"]);
+    assert_eq!((again.code, again.stdout), (0, printed.stdout));
+    let all = run(&["serve", "--settings"]);
+    assert!(all.code == 0 && all.stdout.contains("transaction.max.timeout.ms"), "{all:?}");
+}
+
+/// Proves that a second broker on the same folder is refused and names the first, and that SIGTERM ends one in order.
+#[test]
+fn one_broker_per_folder() {
+    let mut broker = Broker::start();
+    let data = broker.data();
+    let second = run(&["serve", "--data", data.to_str().expect("text"), "--listen", "127.0.0.1:0"]);
+    assert!(second.code == 1 && second.stderr.contains(&broker.pid().to_string()), "{second:?}");
+    assert!(broker.terminate());
+}
