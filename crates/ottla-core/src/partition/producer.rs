@@ -2,7 +2,7 @@
 //!
 //! Place in the walk: read by the append rules, changed only when an entry is applied.
 
-use ottla_protocol::batch::BatchHeader;
+use ottla_protocol::batch::{BatchHeader, increment_sequence};
 
 use crate::decision::ShardTime;
 
@@ -16,11 +16,18 @@ pub(super) const NO_COORDINATOR_EPOCH: i32 = -1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CachedBatch {
     pub(crate) first_sequence: i32,
-    pub(crate) last_sequence: i32,
+    /// Records behind the first one.
+    pub(crate) last_offset_delta: i32,
     pub(crate) base_offset: i64,
-    pub(crate) last_offset: i64,
     /// The batch's largest timestamp, ms; its append time when the topic has LogAppendTime.
     pub(crate) max_timestamp: i64,
+}
+
+impl CachedBatch {
+    /// Sequence of the last record.
+    pub(crate) fn last_sequence(&self) -> i32 {
+        increment_sequence(self.first_sequence, self.last_offset_delta)
+    }
 }
 
 /// One producer in one partition.
@@ -79,7 +86,7 @@ impl ProducerState {
 
     /// Sequence of the last record of the current epoch, -1 for none.
     pub(crate) fn last_sequence(&self) -> i32 {
-        self.batches().last().map_or(-1, |batch| batch.last_sequence)
+        self.batches().last().map_or(-1, CachedBatch::last_sequence)
     }
 
     /// First offset of the open transaction.
@@ -98,9 +105,9 @@ impl ProducerState {
         if header.producer_epoch != self.producer_epoch || header.base_sequence < 0 {
             return None;
         }
-        let last_sequence = header.last_sequence();
         self.batches().iter().rev().find(|batch| {
-            batch.first_sequence == header.base_sequence && batch.last_sequence == last_sequence
+            batch.first_sequence == header.base_sequence
+                && batch.last_offset_delta == header.last_offset_delta
         })
     }
 
@@ -128,9 +135,8 @@ impl ProducerState {
         }
         self.batches[usize::from(self.batches_count)] = CachedBatch {
             first_sequence: header.base_sequence,
-            last_sequence: header.last_sequence(),
+            last_offset_delta: header.last_offset_delta,
             base_offset: header.base_offset,
-            last_offset: header.last_offset(),
             max_timestamp: header.max_timestamp,
         };
         self.batches_count += 1;

@@ -120,9 +120,8 @@ impl ProducerState {
         out.u8(self.batches_count);
         for batch in self.batches() {
             out.i32(batch.first_sequence);
-            out.i32(batch.last_sequence);
+            out.i32(batch.last_offset_delta);
             out.i64(batch.base_offset);
-            out.i64(batch.last_offset);
             out.i64(batch.max_timestamp);
         }
     }
@@ -140,9 +139,8 @@ impl ProducerState {
         for batch in &mut state.batches[..usize::from(state.batches_count)] {
             *batch = CachedBatch {
                 first_sequence: items.i32()?,
-                last_sequence: items.i32()?,
+                last_offset_delta: items.i32()?,
                 base_offset: items.i64()?,
-                last_offset: items.i64()?,
                 max_timestamp: items.i64()?,
             };
         }
