@@ -7,7 +7,7 @@
 pub(crate) mod log;
 pub(crate) mod offsets;
 pub(crate) mod read;
-mod transactions;
+pub(crate) mod transactions;
 
 use std::collections::BTreeMap;
 

@@ -20,8 +20,15 @@ impl<T> EventQueue<T> {
         self.events.insert((time_ms, self.scheduled), event);
     }
 
-    /// The next event and its time.
-    pub(crate) fn pop(&mut self) -> Option<(u64, T)> {
-        self.events.pop_first().map(|((time_ms, _), event)| (time_ms, event))
+    /// The next event, its time and its number, if it is not behind `until_ms`.
+    pub(crate) fn pop_until(&mut self, until_ms: u64) -> Option<(u64, u64, T)> {
+        let first = self.events.first_entry().filter(|first| first.key().0 <= until_ms)?;
+        let ((time_ms, number), event) = first.remove_entry();
+        Some((time_ms, number, event))
+    }
+
+    /// Puts an event back for later. It keeps its number: what was scheduled first happens first.
+    pub(crate) fn postpone(&mut self, time_ms: u64, number: u64, event: T) {
+        self.events.insert((time_ms, number), event);
     }
 }

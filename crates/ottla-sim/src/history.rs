@@ -195,6 +195,9 @@ pub(crate) struct History {
     pub(crate) instances: BTreeMap<String, u32>,
     pub(crate) counts: Counts,
     pub(crate) violations: Vec<String>,
+    /// Requests and answers in words, with `Options::journal`.
+    pub(crate) journal: Vec<String>,
+    last_frame_ms: i64,
     handed_out: BTreeMap<(i64, i16), String>,
     seen_bounds: BTreeMap<TopicIdPartition, Seen>,
     /// Hash of each batch that a reader has seen, by place.
@@ -209,6 +212,14 @@ impl History {
     /// Notes a broken promise.
     pub(crate) fn violation(&mut self, text: String) {
         self.violations.push(text);
+    }
+
+    /// A frame is durable; shard time never goes back.
+    pub(crate) fn frame_written(&mut self, shard_ms: i64) {
+        if shard_ms < self.last_frame_ms {
+            self.violation(format!("shard time went back from {} to {shard_ms}", self.last_frame_ms));
+        }
+        self.last_frame_ms = self.last_frame_ms.max(shard_ms);
     }
 
     /// A producer id was handed out to somebody who asked for a new one.

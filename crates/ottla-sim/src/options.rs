@@ -19,8 +19,10 @@ pub enum Bug {
     AnswerAfterFailedSync,
     /// After a reload all waiting answers leave, also those whose position did not survive.
     ReleaseAllAfterReload,
-    /// After a reload requests whose decision survived are decided a second time.
-    DecideSurvivorsAgain,
+    /// After a failed sync the frame is looked for in the page cache, found, and believed.
+    BelievePageCache,
+    /// After a failed append the log is opened again, but the state is kept.
+    KeepStateAfterFailedWrite,
     /// The last frame is not replayed.
     SkipLastFrame,
     /// The entries of one decision go into two frames.
@@ -41,13 +43,14 @@ pub enum Bug {
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::SkipSync,
         Self::AnswerBeforeDurable,
         Self::PublishBeforeDurable,
         Self::AnswerAfterFailedSync,
         Self::ReleaseAllAfterReload,
-        Self::DecideSurvivorsAgain,
+        Self::BelievePageCache,
+        Self::KeepStateAfterFailedWrite,
         Self::SkipLastFrame,
         Self::SplitDecision,
         Self::DropDuplicateCheck,
@@ -119,8 +122,10 @@ pub struct Options {
     pub clock_step_mean_ms: u64,
     /// Mean time between snapshots, ms.
     pub snapshot_mean_ms: u64,
-    /// Whether live, shadow and reloaded states are compared.
+    /// Whether live, shadow and reloaded states are compared; a frame then holds decisions of one time only.
     pub compare_states: bool,
+    /// Whether every request and answer is written down, for looking into a failure.
+    pub journal: bool,
     /// The planted bug.
     pub bug: Option<Bug>,
 }
@@ -160,7 +165,8 @@ impl Options {
             pause_mean_ms: [3_000, 1_000_000][rng.index(2)],
             clock_step_mean_ms: [2_000, 1_000_000][rng.index(2)],
             snapshot_mean_ms: [200, 1_500, 1_000_000][rng.index(3)],
-            compare_states: true,
+            compare_states: !rng.one_in(3),
+            journal: false,
             bug: None,
         }
     }

@@ -34,6 +34,8 @@ pub struct Report {
     pub trace: u64,
     /// Disk operations.
     pub operations: u64,
+    /// Requests and answers in words, with `Options::journal`.
+    pub journal: Vec<String>,
 }
 
 impl Report {
@@ -65,11 +67,12 @@ pub fn run(seed: u64, options: Options) -> Report {
             faults: FaultCounts::default(),
             trace: 0,
             operations: 0,
+            journal: Vec::new(),
         }
     });
-    let Outcome { mut violations, counts, faults, trace, operations } = outcome;
+    let Outcome { mut violations, counts, faults, trace, operations, journal } = outcome;
     violations.truncate(VIOLATIONS_MAX);
-    Report { seed, options, violations, counts, faults, trace, operations }
+    Report { seed, options, violations, counts, faults, trace, operations, journal }
 }
 
 /// Many runs.

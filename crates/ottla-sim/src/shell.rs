@@ -149,9 +149,7 @@ impl Shell {
         self.clock.now().0
     }
 
-    /// The time of the next decision. While decisions are queued time stands still: all decisions of a frame have
-    /// the frame's time, so that a replay sees what the live state saw. Moves the deadlines when the shell stood
-    /// still for over a second.
+    /// The time of the next decision. Moves the deadlines when the shell stood still for over a second.
     fn tell_time(&mut self) -> ShardTime {
         let monotonic = self.clock.monotonic_ms();
         let gap = monotonic.saturating_sub(self.last_loop_ms);
@@ -160,7 +158,7 @@ impl Shell {
         if gap > 1_000 + looked_around {
             self.core.shift_deadlines(i64::try_from(gap - looked_around).expect("virtual time is short"));
         }
-        self.queue.back().map_or_else(|| self.clock.now(), |queued| queued.time)
+        self.clock.now()
     }
 
     fn carry_out(
@@ -220,7 +218,12 @@ impl Shell {
         if !self.wants_to_write() {
             return LogStep::Nothing;
         }
-        let count = self.queue.len().min(decisions_max.max(1));
+        let most = self.queue.len().min(decisions_max.max(1));
+        // The core keeps the time of a producer's last append; a replay has only the frame's. For states that can
+        // be compared to the byte a frame holds decisions of one time.
+        let first = self.queue[0].time;
+        let same_time = self.queue.iter().take(most).take_while(|decided| decided.time == first).count();
+        let count = if self.setup.compare_states { same_time } else { most };
         let taken: Vec<Decided> = self.queue.drain(..count).collect();
         let last = taken.last().expect("at least one was taken");
         let (position, time) = (last.position, last.time);
@@ -251,6 +254,7 @@ impl Shell {
             }
         }
         history.counts.frames += 1;
+        history.frame_written(time.0);
         if let Some((time, position, entries)) = shadow.unsure.take()
             && let Err(error) = shadow.state.replay(&entries, position, time)
         {
@@ -378,20 +382,20 @@ impl Shell {
         for (order, command) in self.parked.into_values() {
             requests.insert(order, (command, None));
         }
-        Unsettled { requests: requests.into_values().collect(), durable_end, published: self.published }
+        let kept = (self.setup.bug == Some(Bug::KeepStateAfterFailedWrite)).then_some(self.core);
+        Unsettled { requests: requests.into_values().collect(), durable_end, published: self.published, kept }
     }
 
     /// Settles what the previous life in this process left: answers that survived leave, the rest is decided
     /// again, in order.
     pub(crate) fn settle(&mut self, unsettled: Unsettled, history: &mut History) {
         let survived = self.durable;
+        if let Some(kept) = unsettled.kept {
+            self.core = kept;
+        }
         for (command, reply) in unsettled.requests {
             let survives = reply.as_ref().is_some_and(|(_, rests_on)| *rests_on <= survived);
-            let release = match self.setup.bug {
-                Some(Bug::ReleaseAllAfterReload) => reply.is_some(),
-                Some(Bug::DecideSurvivorsAgain) => false,
-                _ => survives,
-            };
+            let release = survives || (self.setup.bug == Some(Bug::ReleaseAllAfterReload) && reply.is_some());
             match reply {
                 Some((reply, _)) if release => self.release(command, reply),
                 _ => self.decide(command, history),
@@ -440,6 +444,8 @@ impl Shell {
 /// What a life leaves to the next one in the same process.
 pub(crate) struct Unsettled {
     requests: Vec<(Command, Option<(Reply, Position)>)>,
+    /// `Bug::KeepStateAfterFailedWrite`.
+    kept: Option<ShardState>,
     pub(crate) durable_end: DurableEnd,
     pub(crate) published: BTreeMap<TopicIdPartition, Bounds>,
 }

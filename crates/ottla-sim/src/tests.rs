@@ -36,20 +36,3 @@ fn planted_bugs_are_found() {
         assert!(found.is_some(), "{bug:?} was not found");
     }
 }
-
-/// Runs the seeds named in the environment and tells what happened; for people.
-#[test]
-#[ignore = "a tool, not a proof"]
-fn look_at_seeds() {
-    let text = std::env::var("OTTLA_SIM_SEEDS").unwrap_or_else(|_| "1..2".to_owned());
-    let (first, last) = text.split_once("..").expect("a range");
-    let seeds = first.parse().expect("a number")..last.parse().expect("a number");
-    let mut lines = Vec::new();
-    let report = power_cut::sweep(seeds, &mut |report| {
-        if !report.is_clean() {
-            lines.push(report.describe());
-        }
-    });
-    let summary: Vec<String> = report.lines().into_iter().map(|(name, count)| format!("{name}: {count}")).collect();
-    panic!("{}\n{}\n{} of {} failed", lines.join("\n"), summary.join("\n"), report.failed.len(), report.runs);
-}

@@ -131,6 +131,7 @@ pub(crate) struct Outcome {
     pub(crate) faults: FaultCounts,
     pub(crate) trace: u64,
     pub(crate) operations: u64,
+    pub(crate) journal: Vec<String>,
 }
 
 impl World {
@@ -141,6 +142,7 @@ impl World {
         let disk = SimDisk::new(rng.next_u64());
         disk.set_clock(Arc::clone(&clock));
         disk.set_skip_syncs(options.bug == Some(Bug::SkipSync));
+        disk.set_always_cached(options.bug == Some(Bug::BelievePageCache));
         let setup = setup(&options, &clock, &mut rng);
         let shadow = Shadow { state: ShardState::new(setup.core.clone()), unsure: None };
         let crash_rng = rng.fork();
@@ -223,16 +225,17 @@ impl World {
             faults: self.disk.counts(),
             trace: self.trace ^ self.disk.trace_hash(),
             operations: self.disk.operations(),
+            journal: self.history.journal,
         }
     }
 
     /// Lets events happen until a time, a broken promise, or until the condition holds.
     fn run_until(&mut self, until_ms: u64, mut enough: impl FnMut(&Self) -> bool) {
         while self.history.violations.is_empty() && !enough(self) {
-            let Some((time_ms, event)) = self.events.pop() else { return };
-            if time_ms > until_ms {
-                self.events.at(time_ms, event);
-                return;
+            let Some((time_ms, number, event)) = self.events.pop_until(until_ms) else { return };
+            if time_ms < self.paused_until_ms && event.is_of_the_broker() {
+                self.events.postpone(self.paused_until_ms, number, event);
+                continue;
             }
             let time_ms = time_ms.max(self.now_ms);
             self.clock.advance(std::time::Duration::from_millis(time_ms - self.now_ms));
@@ -250,9 +253,6 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
-        if self.now_ms < self.paused_until_ms && event.is_of_the_broker() {
-            return self.events.at(self.paused_until_ms, event);
-        }
         match event {
             Event::Wake(client) => self.with_client(client, |client, ctx| client.wake(ctx)),
             Event::Deliver(delivery) => self.deliver(delivery),
@@ -269,6 +269,13 @@ impl World {
             Event::Restart => self.restart(),
             Event::Pause => self.pause(),
             Event::ClockStep => self.step_clock(),
+        }
+    }
+
+    /// Writes something down, if anybody wants to read it.
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.options.journal {
+            self.history.journal.push(format!("{} {}", self.now_ms, text()));
         }
     }
 

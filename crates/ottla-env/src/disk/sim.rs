@@ -62,12 +62,14 @@ impl SimDisk {
             trace: seed,
             operations: 0,
             stop_at: None,
+            changes_left: None,
             stopped: false,
             generation: 0,
             locked: false,
             capacity: CAPACITY_BYTES,
             clock: None,
             skip_syncs: false,
+            always_cached: false,
         };
         Self { machine: Arc::new(Mutex::new(state)), generation: 0 }
     }
@@ -111,6 +113,11 @@ impl SimDisk {
         self.state().skip_syncs = skip;
     }
 
+    /// Reads that should come from the platter come from the page cache: a planted bug, to show that it is found.
+    pub fn set_always_cached(&self, always: bool) {
+        self.state().always_cached = always;
+    }
+
     /// The machine stops in the middle of the operation that comes `operations` after now (1: the next one).
     /// That operation is done, half done or not done; it and all later ones fail.
     pub fn stop_after(&self, operations: u64) {
@@ -118,9 +125,16 @@ impl SimDisk {
         state.stop_at = Some(state.operations + operations.max(1));
     }
 
-    /// Takes `stop_after` back.
+    /// As `stop_after`, but only operations that change something are counted: writes, syncs, cuts, names.
+    pub fn stop_after_changes(&self, changes: u64) {
+        self.state().changes_left = Some(changes.max(1));
+    }
+
+    /// Takes `stop_after` and `stop_after_changes` back.
     pub fn keep_running(&self) {
-        self.state().stop_at = None;
+        let mut state = self.state();
+        state.stop_at = None;
+        state.changes_left = None;
     }
 
     /// Whether the machine has stopped, or this process has ended.
@@ -265,10 +279,10 @@ impl Disk for SimDisk {
             if state.locked {
                 return Err(LockError::Held { pid: Some(process_id(state.generation)) });
             }
-            state.locked = true;
             if !state.names.contains_key(LOCK_FILE) {
                 state.create(Entered::Runs, LOCK_FILE)?;
             }
+            state.locked = true;
         }
         Ok(LockGuard(Box::new(SimLock { disk: self.clone() })))
     }

@@ -192,6 +192,7 @@ impl Judge<'_> {
             Ok(Some(marker)) => marker,
             other => return self.violation(format!("control batch at {}: {other:?}", header.base_offset)),
         };
+        let known = self.whole || self.producers.contains_key(&header.producer_id);
         let producer = self.producers.entry(header.producer_id).or_default();
         let fate = if marker.commit { Fate::Committed } else { Fate::Aborted };
         for index in std::mem::take(&mut producer.open) {
@@ -200,7 +201,7 @@ impl Judge<'_> {
         let went_back = header.producer_epoch < producer.epoch;
         if header.producer_epoch != producer.epoch {
             producer.epoch = header.producer_epoch;
-            producer.next_sequence = Some(0);
+            producer.next_sequence = known.then_some(0);
         }
         if went_back {
             self.violation(format!("marker at {} has an old epoch", header.base_offset));

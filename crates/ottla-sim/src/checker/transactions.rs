@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use ottla_protocol::types::TopicIdPartition;
+use ottla_core::command::CommandBody;
+use ottla_core::decision::Reply;
+use ottla_protocol::messages as m;
+use ottla_protocol::types::{Text, TopicIdPartition};
 
 use super::offsets::Commits;
 use super::{Fate, Found};
 use crate::history::History;
+use crate::shell::Shell;
 
 /// Judges every transaction by the fates of its batches and offset commits.
 pub(super) fn judge(
@@ -53,4 +57,21 @@ pub(super) fn judge(
         }
     }
     violations.into_iter().for_each(|text| history.violation(text));
+}
+
+/// At rest the coordinator knows of no transaction that has not ended.
+pub(crate) fn judge_answers(shell: &mut Shell, history: &mut History) {
+    let states = ["Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"];
+    let body = CommandBody::ListTransactions(m::ListTransactionsRequest {
+        state_filters: states.into_iter().map(Text::from_static).collect(),
+        ..Default::default()
+    });
+    match shell.ask(1, body, history) {
+        Some(Reply::ListTransactions(response)) if response.error_code == 0 => {
+            if !response.transaction_states.is_empty() {
+                history.violation(format!("transactions hang: {:?}", response.transaction_states));
+            }
+        }
+        other => history.violation(format!("ListTransactions got {other:?}")),
+    }
 }

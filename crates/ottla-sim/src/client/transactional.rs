@@ -105,7 +105,9 @@ impl Transactional {
         ctx: &mut Ctx<'_>,
     ) {
         let version = if self.protocol == Protocol::V1 { version.0 } else { version.1 };
-        let call = ctx.call(version, body);
+        // A late call without an expected pair rightly fences whoever came in between.
+        let may_be_late = !matches!(sent, Sent::Init { fresh: true });
+        let call = ctx.call_with(version, body, true, may_be_late);
         self.outstanding.insert(call, sent);
     }
 
@@ -425,7 +427,7 @@ impl Client for Transactional {
     }
 
     fn crash(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let zombie = ctx.rng.chance(ctx.options.zombie_rate);
+        let zombie = ctx.rng.chance(ctx.options.zombie_rate) && self.phase != Phase::Initializing;
         self.crashed = true;
         let newest = ctx.history.instances.get(&self.transactional_id).copied().unwrap_or(0);
         if newest <= self.instance {

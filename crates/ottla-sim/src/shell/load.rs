@@ -55,6 +55,9 @@ fn read(
 ) -> Result<Loaded, LoadError> {
     let mut options = setup.log.clone();
     options.durable_end = unsettled.map(|unsettled| unsettled.durable_end);
+    if setup.bug == Some(Bug::BelievePageCache) {
+        options.durable_end = None;
+    }
     let mut opening = ottla_storage::open(Arc::new(disk.clone()), options)?;
     let mut time_ms = opening.snapshot().map_or(0, |info| info.shard_time);
     let mut core = match opening.snapshot_chunks()? {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use ottla_protocol::types::TopicIdPartition;
 
 use super::{REST_MS, Server, World, no_faults};
-use crate::checker::{self, Found, offsets};
+use crate::checker::{self, Found, offsets, transactions};
 use crate::message;
 
 /// How many batches per producer and partition are remembered.
@@ -25,7 +25,7 @@ impl World {
             self.history.violation(format!("does not come to rest: {left:?} settled: {}", self.is_settled()));
         }
         self.run_until(self.now_ms + REST_MS, |world| world.is_settled() && world.open_partition().is_none());
-        if let Some(partition) = self.open_partition() {
+        if let Some(partition) = self.open_partition().filter(|_| self.history.violations.is_empty()) {
             self.history.violation(format!("a transaction hangs in {partition:?}"));
         }
         let Some(first) = self.judge() else { return };
@@ -65,6 +65,7 @@ impl World {
         };
         let found = checker::judge(shell, &mut self.history);
         offsets::judge_answers(shell, &mut self.history);
+        transactions::judge_answers(shell, &mut self.history);
         self.history.violations.is_empty().then_some(found)
     }
 

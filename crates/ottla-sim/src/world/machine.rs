@@ -105,13 +105,12 @@ impl World {
             return;
         }
         self.kill_next = self.rng.chance(self.options.kill_rate);
-        if self.rng.one_in(3) {
-            if !matches!(self.server, Server::Down) {
-                self.crash();
-            }
-        } else {
-            let operations = self.rng.between(1, 25);
-            self.disk.stop_after(operations);
+        let operations = self.rng.between(1, 25);
+        match self.rng.below(4) {
+            0 if !matches!(self.server, Server::Down) => self.crash(),
+            0 => {}
+            1 => self.disk.stop_after(operations),
+            _ => self.disk.stop_after_changes(operations),
         }
         self.schedule(Event::Crash, self.options.crash_mean_ms);
     }
@@ -126,6 +125,8 @@ impl World {
 
     /// The process or the machine dies now.
     pub(super) fn crash(&mut self) {
+        let kill = self.kill_next;
+        self.note(|| format!("crash, process killed: {kill}"));
         self.disk = if self.kill_next { self.disk.kill() } else { self.disk.crash(&mut self.crash_rng) };
         // Only now: what the old process would tidy up at its end does not happen any more.
         self.server = Server::Down;
@@ -143,6 +144,7 @@ impl World {
     fn begin_reload(&mut self) {
         let Server::Up(shell) = std::mem::replace(&mut self.server, Server::Down) else { return };
         self.history.counts.reloads += 1;
+        self.note(|| "reload".to_owned());
         self.life += 1;
         self.write_scheduled = false;
         self.server = Server::Reloading(Box::new(shell.into_unsettled()), Vec::new());
@@ -160,7 +162,11 @@ impl World {
         if !behaves && self.rng.chance(self.options.recovery_crash_rate) {
             self.kill_next = self.rng.chance(self.options.kill_rate);
             let operations = self.rng.between(1, 60);
-            self.disk.stop_after(operations);
+            if self.rng.one_in(2) {
+                self.disk.stop_after(operations);
+            } else {
+                self.disk.stop_after_changes(operations.div_ceil(6));
+            }
         }
         self.rot_a_snapshot();
         let server = std::mem::replace(&mut self.server, Server::Down);

@@ -95,6 +95,10 @@ impl World {
         if delivery.late {
             self.history.counts.late_requests += 1;
         }
+        if self.options.journal {
+            let text = format!("client {} late {} {:?}", delivery.client, delivery.late, delivery.command);
+            self.note(|| text);
+        }
         match &mut self.server {
             Server::Up(shell) => {
                 shell.decide(delivery.command, &mut self.history);
@@ -133,6 +137,7 @@ impl World {
         if matches!(reply, Reply::Close(_)) {
             return self.break_connection(client);
         }
+        self.note(|| format!("client {client} {token:?} answered {reply:?}"));
         self.waiting.remove(&number);
         self.with_client(client, |client, ctx| client.answered(number, attempts, reply, ctx));
     }

@@ -62,6 +62,7 @@ impl State {
         self.generation += 1;
         self.stopped = false;
         self.stop_at = None;
+        self.changes_left = None;
         self.locked = false;
         self.next.clear();
     }

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) trace: u64,
     pub(super) operations: u64,
     pub(super) stop_at: Option<u64>,
+    /// Of the operations that change something: how many are still done before the machine stops.
+    pub(super) changes_left: Option<u64>,
     pub(super) stopped: bool,
     /// Grows when a process ends: handles of an older one fail.
     pub(super) generation: u64,
@@ -66,6 +68,7 @@ pub(super) struct State {
     pub(super) capacity: u64,
     pub(super) clock: Option<Arc<ManualClock>>,
     pub(super) skip_syncs: bool,
+    pub(super) always_cached: bool,
 }
 
 /// Whether the machine stops in the middle of the operation that is entered.
@@ -105,7 +108,11 @@ impl State {
         self.trace_word(a);
         self.trace_word(b);
         self.operations += 1;
-        if self.stop_at.is_some_and(|at| self.operations >= at) {
+        let changes = matches!(kind, b'c' | b'n' | b'x' | b'd' | b'w' | b's' | b'S' | b't');
+        if let Some(left) = self.changes_left.as_mut().filter(|_| changes) {
+            *left -= 1;
+        }
+        if self.stop_at.is_some_and(|at| self.operations >= at) || self.changes_left == Some(0) {
             self.stopped = true;
             return Ok(Entered::Stops);
         }
@@ -234,6 +241,7 @@ impl State {
         if self.fires(Fault::ReadError, name) {
             return Err(input_output_error());
         }
+        let cached = cached || self.always_cached;
         let file = self.inode(inode);
         let n = file.cache.read(buffer, offset);
         if !cached {
