@@ -37,10 +37,10 @@ enum Promise {
     },
     /// kill -9 of the real binary under transactional load
     Kill {
-        /// How many kills
+        /// How many rounds, each with a kill
         #[arg(long, default_value_t = 300)]
         rounds: u64,
-        /// Seed of the first round
+        /// Seed of everything random
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -94,12 +94,12 @@ pub(crate) fn power_cut(workspace: &Workspace, seeds: u64, smoke: bool) -> Resul
     harness(command)
 }
 
-/// Kills of the real binary under transactional load, one verdict for all rounds.
+/// The real binary under transactional load, killed once a round and judged by what it had acknowledged.
 fn kill(workspace: &Workspace, rounds: u64, seed: u64) -> Result<Proof> {
     let binary = workspace.release_binary("ottla", "ottla")?;
     let mut command = Command::new(binary);
-    command.current_dir(&workspace.root).args(["demo", "--json"]);
-    command.args(["--kills", &rounds.to_string(), "--seed", &seed.to_string()]);
+    command.current_dir(&workspace.root).arg("prove-kill");
+    command.args(["--rounds", &rounds.to_string(), "--seed", &seed.to_string()]);
     harness(command)
 }
 
