@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ottla_core::config::CoreConfig;
+use ottla_core::config::{CoreConfig, MigrationPolicy};
 
 use crate::limits;
 
@@ -110,6 +110,8 @@ enum Kind {
     Size(Get<usize>, RangeInclusive<i64>),
     Minutes(Get<i64>, RangeInclusive<i64>),
     Durability,
+    Assignors(Get<String>),
+    Migration(Get<MigrationPolicy>),
 }
 
 const MS: RangeInclusive<i64> = 1..=i64::MAX / 4;
@@ -152,6 +154,17 @@ pub static SETTINGS: &[Setting] = &[
     setting!("offsets.retention.minutes", "an unused committed offset is forgotten after this, minutes", Kind::Minutes(|c| &mut c.core.offsets_retention_ms, 1..=i32::MAX as i64)),
     setting!("offsets.retention.check.interval.ms", "how often such offsets are looked for, ms", Kind::Int64(|c| &mut c.core.offsets_retention_check_interval_ms, MS)),
     setting!("transaction.v1.enable", "whether transactions of protocol v1 are served; off, only clients of v2 (KIP-890) can use them", Kind::Switch(|c| &mut c.core.transaction_v1_enable)),
+    setting!("group.consumer.session.timeout.ms", "how long a member of a consumer group (KIP-848) may be silent, ms", Kind::Int32(|c| &mut c.core.group_consumer_session_timeout_ms, 1..=i32::MAX as i64)),
+    setting!("group.consumer.min.session.timeout.ms", "shortest such time that may be set, ms", Kind::Int32(|c| &mut c.core.group_consumer_min_session_timeout_ms, 1..=i32::MAX as i64)),
+    setting!("group.consumer.max.session.timeout.ms", "longest such time that may be set, ms", Kind::Int32(|c| &mut c.core.group_consumer_max_session_timeout_ms, 1..=i32::MAX as i64)),
+    setting!("group.consumer.heartbeat.interval.ms", "how often members of a consumer group are told to send heartbeats, ms", Kind::Int32(|c| &mut c.core.group_consumer_heartbeat_interval_ms, 1..=i32::MAX as i64)),
+    setting!("group.consumer.max.size", "members of one consumer group", Kind::Int32(|c| &mut c.core.group_consumer_max_size, 1..=i32::MAX as i64)),
+    setting!("group.consumer.assignors", "assignors of consumer groups, uniform and range, the default one first", Kind::Assignors(|c| &mut c.core.group_consumer_assignors)),
+    setting!("group.consumer.migration.policy", "which groups change protocol while they have members: bidirectional, upgrade, downgrade or disabled", Kind::Migration(|c| &mut c.core.group_consumer_migration_policy)),
+    setting!("group.initial.rebalance.delay.ms", "how long the first rebalance of an empty group waits for more members, ms", Kind::Int32(|c| &mut c.core.group_initial_rebalance_delay_ms, 0..=i32::MAX as i64)),
+    setting!("group.min.session.timeout.ms", "shortest session timeout a member may ask for, ms", Kind::Int32(|c| &mut c.core.group_min_session_timeout_ms, 1..=i32::MAX as i64)),
+    setting!("group.max.session.timeout.ms", "longest session timeout a member may ask for, ms", Kind::Int32(|c| &mut c.core.group_max_session_timeout_ms, 1..=i32::MAX as i64)),
+    setting!("group.max.size", "members of a classic group", Kind::Int32(|c| &mut c.core.group_max_size, 1..=i32::MAX as i64)),
     setting!("transaction.v1.connection.fence.enable", "whether a v1 transactional request that arrives late on an older connection is cut", Kind::Switch(|c| &mut c.core.connection_fence_enable)),
 ];
 
@@ -225,6 +238,17 @@ impl Kind {
             Self::Unsigned64(get, bound) => *get(config) = number(text, bound)? as u64,
             Self::Size(get, bound) => *get(config) = number(text, bound)? as usize,
             Self::Minutes(get, bound) => *get(config) = number(text, bound)? * 60_000,
+            Self::Assignors(get) => {
+                let mut names = text.split(',').map(str::trim);
+                if !names.all(|name| matches!(name, "uniform" | "range")) {
+                    return Err("a list of uniform and range".to_owned());
+                }
+                *get(config) = text.to_owned();
+            }
+            Self::Migration(get) => {
+                let expected = || "bidirectional, upgrade, downgrade or disabled".to_owned();
+                *get(config) = MigrationPolicy::from_name(text).ok_or_else(expected)?;
+            }
             Self::Durability => {
                 config.durability = match text {
                     "fsync" => Durability::Fsync,
@@ -245,6 +269,8 @@ impl Kind {
             Self::Unsigned64(get, _) => get(config).to_string(),
             Self::Size(get, _) => get(config).to_string(),
             Self::Minutes(get, _) => (*get(config) / 60_000).to_string(),
+            Self::Assignors(get) => get(config).clone(),
+            Self::Migration(get) => get(config).name().to_owned(),
             Self::Durability => match config.durability {
                 Durability::Fsync => "fsync".to_owned(),
                 Durability::Os => "os".to_owned(),

@@ -57,6 +57,16 @@ pub enum CommandBody {
     DescribeProducers(m::DescribeProducersRequest),
     OffsetCommit(m::OffsetCommitRequest),
     OffsetFetch(m::OffsetFetchRequest),
+    JoinGroup(m::JoinGroupRequest),
+    SyncGroup(m::SyncGroupRequest),
+    Heartbeat(m::HeartbeatRequest),
+    LeaveGroup(m::LeaveGroupRequest),
+    DescribeGroups(m::DescribeGroupsRequest),
+    ListGroups(m::ListGroupsRequest),
+    DeleteGroups(m::DeleteGroupsRequest),
+    OffsetDelete(m::OffsetDeleteRequest),
+    ConsumerGroupHeartbeat(m::ConsumerGroupHeartbeatRequest),
+    ConsumerGroupDescribe(m::ConsumerGroupDescribeRequest),
     CreateTopics(m::CreateTopicsRequest),
     DeleteTopics(m::DeleteTopicsRequest),
     DeleteRecords(m::DeleteRecordsRequest),
@@ -64,7 +74,10 @@ pub enum CommandBody {
     /// Metadata asks for topics that do not exist yet (`auto.create.topics.enable`).
     AutoCreateTopics(Vec<Text>),
     /// The first start of a folder: cluster id, features and internal topics become records.
-    Bootstrap { cluster_id: Uuid, topic_ids: [Uuid; 2] },
+    Bootstrap {
+        cluster_id: Uuid,
+        topic_ids: [Uuid; 2],
+    },
     /// Time has passed: deadlines and expiries that are due.
     Tick,
     /// A connection's peer has closed: what it asked and nobody decided is not wanted any more.

@@ -46,6 +46,30 @@ pub struct CoreConfig {
     pub offsets_retention_ms: i64,
     /// `offsets.retention.check.interval.ms`: how often expired offsets are looked for.
     pub offsets_retention_check_interval_ms: i64,
+    /// `group.consumer.session.timeout.ms`: how long a member of a consumer group (KIP-848) may be silent.
+    pub group_consumer_session_timeout_ms: i32,
+    /// `group.consumer.min.session.timeout.ms`: the shortest such time that may be set.
+    pub group_consumer_min_session_timeout_ms: i32,
+    /// `group.consumer.max.session.timeout.ms`: the longest such time that may be set.
+    pub group_consumer_max_session_timeout_ms: i32,
+    /// `group.consumer.heartbeat.interval.ms`: how often members are told to send heartbeats.
+    pub group_consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.size`: members of one consumer group; also bounded by the limits.
+    pub group_consumer_max_size: i32,
+    /// `group.consumer.assignors`: names of the assignors that members may ask for, separated by commas, the
+    /// default one first.
+    pub group_consumer_assignors: String,
+    /// `group.consumer.migration.policy`: whether groups change their protocol while they have members.
+    pub group_consumer_migration_policy: MigrationPolicy,
+    /// `group.initial.rebalance.delay.ms`: how long the first join phase of an empty group waits for more
+    /// members.
+    pub group_initial_rebalance_delay_ms: i32,
+    /// `group.min.session.timeout.ms`: the shortest session that a member may ask for.
+    pub group_min_session_timeout_ms: i32,
+    /// `group.max.session.timeout.ms`: the longest one.
+    pub group_max_session_timeout_ms: i32,
+    /// `group.max.size`: members of one group; also bounded by the limits.
+    pub group_max_size: i32,
     /// Whether requests of protocol v1 that arrive late on an older connection are cut (eos-semantics, section
     /// 8): the connection is closed without an answer.
     pub connection_fence_enable: bool,
@@ -53,6 +77,48 @@ pub struct CoreConfig {
     pub timeout_grace_after_start_ms: i64,
     /// Bounds on what clients can make grow.
     pub limits: Limits,
+}
+
+/// Which groups may change their protocol while they have members (KIP-848).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigrationPolicy {
+    /// Classic groups become consumer groups when a consumer joins, and back when the last one leaves.
+    #[default]
+    Bidirectional,
+    /// Only to consumer groups.
+    Upgrade,
+    /// Only to classic groups.
+    Downgrade,
+    /// None.
+    Disabled,
+}
+
+impl MigrationPolicy {
+    /// Kafka's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bidirectional => "bidirectional",
+            Self::Upgrade => "upgrade",
+            Self::Downgrade => "downgrade",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// The policy with this name, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Bidirectional, Self::Upgrade, Self::Downgrade, Self::Disabled];
+        all.into_iter().find(|policy| policy.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether a classic group may become a consumer group.
+    pub fn upgrades(self) -> bool {
+        matches!(self, Self::Bidirectional | Self::Upgrade)
+    }
+
+    /// Whether a consumer group may become a classic group.
+    pub fn downgrades(self) -> bool {
+        matches!(self, Self::Bidirectional | Self::Downgrade)
+    }
 }
 
 /// Ceilings: what would pass one is refused, and nothing alive is ever forgotten to make room.
@@ -68,6 +134,14 @@ pub struct Limits {
     pub groups_max: usize,
     /// Committed and pending offsets of all groups together.
     pub group_offsets_max: usize,
+    /// Members of one group, and ids given out that wait for theirs.
+    pub group_members_max: usize,
+    /// Bytes of metadata and assignments of one classic group, and so the size of its record.
+    pub group_metadata_bytes_max: usize,
+    /// Members and ids given out of all classic groups together.
+    pub groups_members_max: usize,
+    /// Bytes of metadata and assignments of all classic groups together.
+    pub groups_metadata_bytes_max: usize,
     /// Topics.
     pub topics_max: usize,
     /// Partitions of all topics together, internal ones included.
@@ -106,6 +180,17 @@ impl Default for CoreConfig {
             offset_metadata_max_bytes: 4096,
             offsets_retention_ms: 10_080 * 60_000,
             offsets_retention_check_interval_ms: 600_000,
+            group_consumer_session_timeout_ms: 45_000,
+            group_consumer_min_session_timeout_ms: 45_000,
+            group_consumer_max_session_timeout_ms: 60_000,
+            group_consumer_heartbeat_interval_ms: 5000,
+            group_consumer_max_size: i32::MAX,
+            group_consumer_assignors: "uniform,range".to_owned(),
+            group_consumer_migration_policy: MigrationPolicy::Bidirectional,
+            group_initial_rebalance_delay_ms: 3000,
+            group_min_session_timeout_ms: 6000,
+            group_max_session_timeout_ms: 1_800_000,
+            group_max_size: i32::MAX,
             connection_fence_enable: true,
             timeout_grace_after_start_ms: 10_000,
             limits: Limits::default(),
@@ -121,6 +206,10 @@ impl Default for Limits {
             transactional_ids_max: 1_000_000,
             groups_max: 100_000,
             group_offsets_max: 2_000_000,
+            group_members_max: 10_000,
+            group_metadata_bytes_max: 8 << 20,
+            groups_members_max: 1_000_000,
+            groups_metadata_bytes_max: 256 << 20,
             topics_max: 20_000,
             partitions_max: 100_000,
             topic_partitions_max: 10_000,

@@ -1,18 +1,17 @@
-//! The group coordinator: so far the offsets of groups without members (KIP-98, KIP-447, KIP-211).
+//! The group coordinator: offsets (KIP-98, KIP-447, KIP-211) and members, by the classic protocol and by
+//! KIP-848's.
 //!
-//! Place in the walk: `shard/dispatch` calls the handlers (`commit`, `fetch`); `shard/apply` hands every entry
-//! of `__consumer_offsets` to [`Groups::apply`] and every marker in it to [`Groups::apply_marker`], the only
-//! ways the table changes.
+//! Place in the walk: `shard/dispatch` calls the handlers (`commit`, `fetch`, `admin`, `classic`, `consumer`);
+//! `shard/apply` hands every entry of `__consumer_offsets` to [`Groups::apply`] and every marker in it to
+//! [`Groups::apply_marker`], the only ways the durable part of the table changes.
 //!
 //! Files: `offsets` (the values of one key), `record` (their form in the log), `commit`, `fetch`, `sweep`
-//! (retention, deleted topics).
+//! (retention, deleted topics), `admin` (list, describe, delete), `protocol` (which protocol a group speaks),
+//! `classic` and `consumer` (the two protocols), `timers`.
 //!
-//! Invariants: a group exists while it has an offset, committed or pending. Values are durable and keyed by
-//! group, topic name and partition, as in Kafka's records; the id of the topic is part of the value, so that a
-//! topic made again under an old name does not inherit offsets.
-//!
-//! Not here: members. The classic and the consumer protocol hang their state on [`Group`], which is the entry of
-//! a group id; their records have key types of their own, which `record` skips.
+//! Invariants: a group exists while it has an offset, committed or pending, or a protocol. Offsets are durable
+//! and keyed by group, topic name and partition, as in Kafka's records; the id of the topic is part of the
+//! value, so that a topic made again under an old name does not inherit offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,19 +27,29 @@ use crate::decision::{Position, ShardTime};
 use crate::paged::Paged;
 use crate::shard::{Decoder, Encoder, ReplayError, RestoreError, Section, ShardState, chunked, section};
 
+mod admin;
+mod classic;
 mod commit;
+mod consumer;
 mod fetch;
 mod offsets;
+mod protocol;
 mod record;
 mod sweep;
+mod timers;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use admin::{delete_groups, describe_groups, list_groups, offset_delete};
+pub(crate) use classic::{connection_closed, heartbeat, join_group, leave_group, sync_group};
 pub(crate) use commit::{offset_commit, txn_offset_commit};
+pub(crate) use consumer::{consumer_group_describe, consumer_group_heartbeat};
 pub(crate) use fetch::offset_fetch;
 pub(crate) use sweep::{tick, topic_deleted};
 
+use classic::ClassicGroup;
 use offsets::{OffsetKey, OffsetSlot};
+use protocol::{Durable, Protocol};
 use record::Decoded;
 
 /// Version of the snapshot section.
@@ -48,16 +57,38 @@ const SECTION_VERSION: u8 = 0;
 /// Free slots that a restored table may have in a row: more than any limit allows offsets.
 const SLOT_GAP_MAX: u32 = 1 << 21;
 
-/// One group id. Derived from the offsets, since a group without members has nothing else.
+/// One group id.
 #[derive(Debug, Default)]
 struct Group {
     /// Slots of its offsets, by topic and partition.
     offsets: BTreeMap<Text, BTreeMap<i32, u32>>,
-    /// Of the last decision that changed it.
+    /// Its members, if it has or had any.
+    protocol: Protocol,
+    /// Of the last decision that changed what is durable of it.
     position: Position,
+    /// When the coordinator looks at its timers; not after the first of them is due.
+    scheduled: Option<i64>,
+    /// Members and bytes that are counted for it in [`Groups::weight`].
+    weight: (usize, usize),
 }
 
 impl Group {
+    /// Whether nothing is left of it.
+    fn is_gone(&self) -> bool {
+        self.offsets.is_empty() && matches!(self.protocol, Protocol::None)
+    }
+
+    /// Counts its members and bytes anew in the sums over all groups.
+    fn recount(&mut self, sums: &mut (usize, usize)) {
+        let weight = match &self.protocol {
+            Protocol::Classic(group) => group.weight(),
+            Protocol::None | Protocol::Consumer(_) => (0, 0),
+        };
+        sums.0 = sums.0 - self.weight.0 + weight.0;
+        sums.1 = sums.1 - self.weight.1 + weight.1;
+        self.weight = weight;
+    }
+
     /// Slot of one offset.
     fn slot(&self, topic: &str, partition: i32) -> Option<u32> {
         self.offsets.get(topic.as_bytes())?.get(&partition).copied()
@@ -82,6 +113,10 @@ pub(crate) struct Groups {
     /// Position of the last removal of a group: what an answer about an unknown one rests on.
     removed: Position,
     expiry: Expiry,
+    timers: timers::Timers,
+    /// Members and the bytes that they make the broker keep, of all classic groups.
+    weight: (usize, usize),
+    parked: classic::ParkedIndex,
 }
 
 impl Groups {
@@ -95,30 +130,106 @@ impl Groups {
             values: 0,
             removed: Position::default(),
             expiry: Expiry::default(),
+            timers: timers::Timers::default(),
+            weight: (0, 0),
+            parked: classic::ParkedIndex::default(),
         };
         groups.begin_epoch(config, ShardTime::default());
         groups
     }
 
-    /// Starts the deadlines afresh.
+    /// Starts what is volatile afresh: members as they were stored, with new timers, and nobody waiting.
     pub(crate) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
         let at = now.0.saturating_add(config.offsets_retention_check_interval_ms);
         self.expiry = Expiry { at, cursor: None };
+        self.parked = classic::ParkedIndex::default();
+        for group in self.index.values_mut() {
+            group.protocol.begin_epoch(config, now);
+        }
+        self.index.retain(|_, group| !group.is_gone());
+        self.weight = (0, 0);
+        for group in self.index.values_mut() {
+            group.weight = (0, 0);
+            group.recount(&mut self.weight);
+        }
+        self.reschedule_all();
     }
 
     /// When [`tick`] is due.
     pub(crate) fn next_deadline(&self) -> Option<ShardTime> {
-        (!self.index.is_empty()).then_some(ShardTime(self.expiry.at))
+        let expiry = (!self.index.is_empty()).then_some(self.expiry.at);
+        expiry.into_iter().chain(self.timers.first()).min().map(ShardTime)
     }
 
     /// Moves all deadlines by the time for which the owner stood still.
     pub(crate) fn shift_deadlines(&mut self, by_ms: i64) {
         self.expiry.at = self.expiry.at.saturating_add(by_ms);
+        for group in self.index.values_mut() {
+            group.protocol.shift_deadlines(by_ms);
+        }
+        self.reschedule_all();
+    }
+
+    /// The protocol of a group.
+    fn protocol(&self, group: &str) -> &Protocol {
+        self.index.get(group.as_bytes()).map_or(&Protocol::None, |group| &group.protocol)
+    }
+
+    /// Takes the protocol of a group out, to be changed and put back with [`Groups::put_protocol`].
+    fn take_protocol(&mut self, group: &str) -> Protocol {
+        let group = self.index.get_mut(group.as_bytes());
+        group.map_or(Protocol::None, |group| std::mem::take(&mut group.protocol))
+    }
+
+    /// Puts the protocol of a group back, or gives it its first one, and looks at its timers in time. A group
+    /// left with nothing is forgotten: none of it was durable.
+    fn put_protocol(&mut self, group: &Text, protocol: Protocol) {
+        let deadline = protocol.next_deadline();
+        let entry = match self.index.get_mut(group.as_bytes().as_ref()) {
+            Some(entry) => entry,
+            None if matches!(protocol, Protocol::None) => return,
+            None => {
+                let entry = Group { position: self.removed, ..Group::default() };
+                self.index.entry(group.detached()).or_insert(entry)
+            }
+        };
+        entry.protocol = protocol;
+        entry.recount(&mut self.weight);
+        if let Some(at) = deadline {
+            self.schedule(group, at);
+        }
+        self.forget_if_gone(group);
+    }
+
+    /// Removes a group of which nothing is left.
+    fn forget_if_gone(&mut self, group: &Text) {
+        if self.index.get(group.as_bytes().as_ref()).is_some_and(Group::is_gone) {
+            self.unschedule(group);
+            self.index.remove(group.as_bytes().as_ref());
+        }
     }
 
     /// Whether the group exists.
     fn exists(&self, group: &str) -> bool {
         self.index.contains_key(group.as_bytes())
+    }
+
+    /// Number of groups.
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Members of all classic groups, and the bytes that they make the broker keep.
+    fn weight(&self) -> (usize, usize) {
+        self.weight
+    }
+
+    /// A classic group, for what changes neither its size nor moves a timer forward.
+    fn classic_mut(&mut self, group: &str) -> Option<&mut ClassicGroup> {
+        match &mut self.index.get_mut(group.as_bytes())?.protocol {
+            Protocol::Classic(group) => Some(group),
+            Protocol::None | Protocol::Consumer(_) => None,
+        }
     }
 
     /// The values of one key.
@@ -174,10 +285,31 @@ impl Groups {
                     }
                 }
                 Decoded::Tombstone(key) => self.remove(&key, position),
+                Decoded::Classic(group, stored) => {
+                    self.change_protocol(&group, position, |protocol| classic::apply(protocol, stored));
+                }
+                Decoded::Consumer(group, change) => {
+                    self.change_protocol(&group, position, |protocol| consumer::apply(protocol, change));
+                }
                 Decoded::Unknown => {}
             }
         }
         Ok(())
+    }
+
+    /// Applies a record about a group's members.
+    fn change_protocol(&mut self, group: &Text, position: Position, change: impl FnOnce(&mut Protocol)) {
+        let entry = match self.index.get_mut(group.as_bytes().as_ref()) {
+            Some(entry) => entry,
+            None => self.index.entry(group.clone()).or_default(),
+        };
+        entry.position = position;
+        change(&mut entry.protocol);
+        entry.recount(&mut self.weight);
+        if entry.is_gone() {
+            self.removed = position;
+            self.forget_if_gone(group);
+        }
     }
 
     /// Applies a marker in a partition of `__consumer_offsets`: the pending offsets of that producer count now,
@@ -254,15 +386,31 @@ impl Groups {
         if partitions.is_empty() {
             group.offsets.remove(key.topic.as_bytes().as_ref());
         }
-        if group.offsets.is_empty() {
-            self.index.remove(key.group.as_bytes().as_ref());
+        if group.is_gone() {
             self.removed = position;
+            self.forget_if_gone(&key.group);
         }
+    }
+
+    fn restore_protocols(&mut self, kind: u8, mut items: Decoder<'_>) -> Result<(), RestoreError> {
+        while !items.is_empty() {
+            let name = items.text()?;
+            let protocol = Durable::decode(kind, &mut items)?;
+            let group = self.index.entry(name).or_default();
+            if !matches!(group.protocol, Protocol::None) {
+                return Err(items.inconsistent("a group twice"));
+            }
+            group.protocol = protocol;
+        }
+        Ok(())
     }
 
     /// The table as it stands, for a snapshot.
     pub(crate) fn snapshot(&self) -> Box<dyn Section> {
-        Box::new(OffsetsSection(self.offsets.clone()))
+        let protocols = self.index.iter().filter_map(|(name, group)| {
+            group.protocol.durable().map(|durable| (name.clone(), durable))
+        });
+        Box::new(GroupsSection { offsets: self.offsets.clone(), protocols: protocols.collect() })
     }
 
     /// Takes a chunk of a snapshot.
@@ -275,11 +423,11 @@ impl Groups {
         version: u8,
         mut items: Decoder<'_>,
     ) -> Result<(), RestoreError> {
-        if kind != section::GROUPS {
-            return Err(RestoreError::Kind { kind });
-        }
         if version != SECTION_VERSION {
             return Err(RestoreError::Version { kind, version });
+        }
+        if kind != section::GROUPS {
+            return self.restore_protocols(kind, items);
         }
         while !items.is_empty() {
             let slot = items.u32()?;
@@ -303,14 +451,28 @@ impl Groups {
 }
 
 /// The table at the moment of a snapshot.
-struct OffsetsSection(Paged<OffsetSlot>);
+struct GroupsSection {
+    offsets: Paged<OffsetSlot>,
+    /// In no order.
+    protocols: Vec<(Text, Durable)>,
+}
 
-impl Section for OffsetsSection {
+impl Section for GroupsSection {
     fn chunks<'a>(&'a self) -> Box<dyn Iterator<Item = Vec<u8>> + 'a> {
-        chunked(section::GROUPS, SECTION_VERSION, self.0.iter(), |(slot, values), out| {
+        let offsets = chunked(section::GROUPS, SECTION_VERSION, self.offsets.iter(), |(slot, values), out| {
             out.u32(slot);
             values.encode(out);
-        })
+        });
+        let protocols = [protocol::CLASSIC_SECTION, protocol::CONSUMER_SECTION].into_iter().flat_map(|kind| {
+            let mut items: Vec<_> =
+                self.protocols.iter().filter(|(_, durable)| durable.section() == kind).collect();
+            items.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            chunked(kind, SECTION_VERSION, items.into_iter(), |(name, durable), out| {
+                out.bytes(name.as_bytes());
+                durable.encode(out);
+            })
+        });
+        Box::new(offsets.chain(protocols))
     }
 }
 

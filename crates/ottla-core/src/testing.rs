@@ -38,7 +38,7 @@ pub(crate) struct Shard {
     /// The connection that asks next.
     pub(crate) connection: u64,
     pub(crate) client_id: Text,
-    token: u64,
+    pub(crate) token: u64,
 }
 
 /// Who writes a batch, from which sequence.

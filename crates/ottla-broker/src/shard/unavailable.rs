@@ -10,6 +10,7 @@ use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
 use ottla_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use ottla_protocol::types::Text;
 
 /// The answer to a command that cannot be decided now; `attempted` says that it may have happened.
 pub fn unavailable(command: &Command, attempted: bool) -> Reply {
@@ -32,6 +33,16 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
         CommandBody::TxnOffsetCommit(request) => txn_offset_commit(request, code),
         CommandBody::OffsetCommit(request) => offset_commit(request, code),
         CommandBody::OffsetFetch(request) => offset_fetch(request, code),
+        CommandBody::JoinGroup(_)
+        | CommandBody::SyncGroup(_)
+        | CommandBody::Heartbeat(_)
+        | CommandBody::LeaveGroup(_)
+        | CommandBody::DescribeGroups(_)
+        | CommandBody::ListGroups(_)
+        | CommandBody::DeleteGroups(_)
+        | CommandBody::OffsetDelete(_)
+        | CommandBody::ConsumerGroupHeartbeat(_)
+        | CommandBody::ConsumerGroupDescribe(_) => groups(&command.body, command.context.version, code),
         CommandBody::DescribeTransactions(request) => describe_transactions(request, code),
         CommandBody::ListTransactions(_) => {
             Reply::ListTransactions(m::ListTransactionsResponse { error_code: code, ..Default::default() })
@@ -154,6 +165,52 @@ fn offset_fetch(request: &m::OffsetFetchRequest, code: i16) -> Reply {
     });
     let groups = groups.collect();
     Reply::OffsetFetch(m::OffsetFetchResponse { error_code: code, groups, ..Default::default() })
+}
+
+/// The calls of groups: one code for the whole, or for each group named.
+fn groups(body: &CommandBody, version: i16, error_code: i16) -> Reply {
+    match body {
+        CommandBody::JoinGroup(request) => Reply::JoinGroup(m::JoinGroupResponse {
+            error_code,
+            member_id: request.member_id.clone(),
+            protocol_name: (version < 7).then(Default::default),
+            ..Default::default()
+        }),
+        CommandBody::SyncGroup(_) => {
+            Reply::SyncGroup(m::SyncGroupResponse { error_code, ..Default::default() })
+        }
+        CommandBody::LeaveGroup(_) => {
+            Reply::LeaveGroup(m::LeaveGroupResponse { error_code, ..Default::default() })
+        }
+        CommandBody::ListGroups(_) => {
+            Reply::ListGroups(m::ListGroupsResponse { error_code, ..Default::default() })
+        }
+        CommandBody::OffsetDelete(_) => {
+            Reply::OffsetDelete(m::OffsetDeleteResponse { error_code, ..Default::default() })
+        }
+        CommandBody::ConsumerGroupHeartbeat(_) => {
+            Reply::ConsumerGroupHeartbeat(m::ConsumerGroupHeartbeatResponse { error_code, ..Default::default() })
+        }
+        CommandBody::DescribeGroups(request) => {
+            use m::describe_groups_response::DescribedGroup;
+            let group = |id: &Text| DescribedGroup { group_id: id.clone(), error_code, ..Default::default() };
+            let groups = request.groups.iter().map(group).collect();
+            Reply::DescribeGroups(m::DescribeGroupsResponse { groups, ..Default::default() })
+        }
+        CommandBody::DeleteGroups(request) => {
+            use m::delete_groups_response::DeletableGroupResult as Result;
+            let result = |id: &Text| Result { group_id: id.clone(), error_code, ..Default::default() };
+            let results = request.groups_names.iter().map(result).collect();
+            Reply::DeleteGroups(m::DeleteGroupsResponse { results, ..Default::default() })
+        }
+        CommandBody::ConsumerGroupDescribe(request) => {
+            use m::consumer_group_describe_response::DescribedGroup;
+            let group = |id: &Text| DescribedGroup { group_id: id.clone(), error_code, ..Default::default() };
+            let groups = request.group_ids.iter().map(group).collect();
+            Reply::ConsumerGroupDescribe(m::ConsumerGroupDescribeResponse { groups, ..Default::default() })
+        }
+        _ => Reply::Heartbeat(m::HeartbeatResponse { error_code, ..Default::default() }),
+    }
 }
 
 fn describe_transactions(request: &m::DescribeTransactionsRequest, code: i16) -> Reply {

@@ -21,6 +21,7 @@ use ottla_protocol::messages::{
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
 use super::offsets::{Commit, OffsetKey};
+use super::protocol::Protocol;
 use super::record;
 use crate::command::Context;
 use crate::decision::{Position, Reply};
@@ -52,6 +53,8 @@ struct WantedTopic {
 struct Judged {
     /// Records of the partitions that may be committed.
     records: Vec<NewRecord>,
+    /// And these partitions.
+    partitions: Vec<TopicIdPartition>,
     /// Codes by topic and partition, in the request's order; `None` for those in `records`.
     codes: Vec<Vec<Option<ErrorCode>>>,
     /// A topic or partition does not exist.
@@ -67,7 +70,12 @@ fn judge(
     expire_timestamp: i64,
 ) -> Judged {
     let state = &*step.state;
-    let mut judged = Judged { records: Vec::new(), codes: Vec::with_capacity(topics.len()), missing: false };
+    let mut judged = Judged {
+        records: Vec::new(),
+        partitions: Vec::new(),
+        codes: Vec::with_capacity(topics.len()),
+        missing: false,
+    };
     for wanted in topics {
         let topic =
             if by_id { state.topics.by_id(wanted.topic_id) } else { state.topics.by_name(&wanted.name) };
@@ -99,6 +107,7 @@ fn judge(
                         log_offset: -1,
                     };
                     judged.records.push(record::encode(&key, &commit));
+                    judged.partitions.push(TopicIdPartition { topic_id: topic.id, partition: key.partition });
                     None
                 }
             };
@@ -115,11 +124,27 @@ fn metadata_bytes_max(state: &ShardState) -> usize {
 }
 
 /// Who commits, as the request says it.
-struct Committer<'a> {
-    group: &'a Text,
-    generation: i32,
-    /// What an absent group with a generation is answered.
-    absent: ErrorCode,
+pub(super) struct Committer<'a> {
+    pub(super) group: &'a Text,
+    /// -1 for somebody who is no member.
+    pub(super) generation: i32,
+    /// Empty for somebody who is no member.
+    pub(super) member_id: &'a Text,
+    pub(super) instance_id: Option<&'a Text>,
+    /// With TxnOffsetCommit.
+    pub(super) transactional: bool,
+    /// Of the request.
+    pub(super) version: i16,
+    /// What it commits.
+    pub(super) partitions: &'a [TopicIdPartition],
+}
+
+impl Committer<'_> {
+    /// What a generation of an absent group is answered.
+    fn absent(&self) -> ErrorCode {
+        let by_name = if self.transactional { 6 } else { 9 };
+        if self.version >= by_name { ErrorCode::GroupIdNotFound } else { ErrorCode::IllegalGeneration }
+    }
 }
 
 /// Whether this group takes offsets from this committer. A group without members knows no generation and no
@@ -127,8 +152,12 @@ struct Committer<'a> {
 fn check_group(state: &ShardState, committer: &Committer<'_>, records: usize) -> Result<(), ErrorCode> {
     let groups = &state.groups;
     let exists = groups.exists(committer.group);
-    if committer.generation >= 0 {
-        return Err(if exists { ErrorCode::UnknownMemberId } else { committer.absent });
+    match groups.protocol(committer.group) {
+        Protocol::Classic(group) => group.check_commit(committer)?,
+        Protocol::Consumer(group) => group.check_commit(committer)?,
+        Protocol::None if committer.generation < 0 => {}
+        Protocol::None if exists => return Err(ErrorCode::UnknownMemberId),
+        Protocol::None => return Err(committer.absent()),
     }
     let limits = &state.config.limits;
     if !exists && groups.index.len() >= limits.groups_max
@@ -175,9 +204,21 @@ pub(crate) fn offset_commit(step: &mut Step<'_>, context: &Context, request: Off
         -1
     };
     let judged = judge(step, group, &topics, context.version >= COMMIT_BY_ID, expire_timestamp);
-    let absent = if context.version >= 9 { ErrorCode::GroupIdNotFound } else { ErrorCode::IllegalGeneration };
-    let committer = Committer { group, generation: request.generation_id_or_member_epoch, absent };
+    let committer = Committer {
+        group,
+        generation: request.generation_id_or_member_epoch,
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_ref(),
+        transactional: false,
+        version: context.version,
+        partitions: &judged.partitions,
+    };
     let outcome = check_group(step.state, &committer, judged.records.len());
+    if outcome.is_ok()
+        && let Some(classic) = step.state.groups.classic_mut(group)
+    {
+        classic.touch(step.now.0, &request.member_id);
+    }
     if outcome.is_ok() && !judged.records.is_empty() {
         let partition = super::offsets_partition(step.state, group);
         step.append_records(partition, &judged.records, Stamp::NONE);
@@ -244,8 +285,15 @@ pub(crate) fn txn_offset_commit(step: &mut Step<'_>, context: &Context, request:
         })
         .collect();
     let judged = judge(step, group, &topics, context.version >= TXN_COMMIT_BY_ID, -1);
-    let absent = if context.version >= 6 { ErrorCode::GroupIdNotFound } else { ErrorCode::IllegalGeneration };
-    let committer = Committer { group, generation: request.generation_id_or_member_epoch, absent };
+    let committer = Committer {
+        group,
+        generation: request.generation_id_or_member_epoch,
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_ref(),
+        transactional: true,
+        version: context.version,
+        partitions: &judged.partitions,
+    };
     let outcome = check_transaction(step.state, context.version, id, pair, group)
         .and_then(|partition| check_group(step.state, &committer, judged.records.len()).map(|()| partition))
         .and_then(|partition| {

@@ -19,6 +19,7 @@ use ottla_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 use ottla_protocol::types::{Text, Uuid};
 
 use super::offsets::OffsetSlot;
+use super::protocol::Protocol;
 use crate::command::Context;
 use crate::decision::{Position, Reply};
 use crate::shard::{ShardState, Step};
@@ -180,6 +181,13 @@ fn many_groups(
     let mut seen_groups = BTreeSet::new();
     for group in request.groups.iter().filter(|group| seen_groups.insert(&group.group_id)) {
         rests_on = rests_on.max(state.groups.rests_on(&group.group_id));
+        if let Protocol::Consumer(members) = state.groups.protocol(&group.group_id)
+            && let Err(code) = members.check_fetch(group.member_id.as_ref(), group.member_epoch)
+        {
+            let (group_id, error_code) = (group.group_id.clone(), code.code());
+            response.groups.push(OffsetFetchResponseGroup { group_id, error_code, ..Default::default() });
+            continue;
+        }
         let query =
             Query { group: &group.group_id, by_id: version >= BY_ID, require_stable: request.require_stable };
         let mut seen = BTreeSet::new();

@@ -75,13 +75,14 @@ impl OffsetSlot {
         }
     }
 
-    /// Whether the committed value, which nothing pending will replace, is past its time.
-    pub(super) fn is_expired(&self, now_ms: i64, retention_ms: i64) -> bool {
+    /// Whether the committed value, which nothing pending will replace, is past its time: `retention_ms` since
+    /// its commit, or since `since_ms`.
+    pub(super) fn is_expired(&self, now_ms: i64, retention_ms: i64, since_ms: Option<i64>) -> bool {
         let Some(committed) = &self.committed else { return false };
         let expires_at = if committed.expire_timestamp >= 0 {
             committed.expire_timestamp
         } else {
-            committed.commit_timestamp.saturating_add(retention_ms)
+            since_ms.unwrap_or(committed.commit_timestamp).saturating_add(retention_ms)
         };
         self.pending.is_empty() && expires_at <= now_ms
     }

@@ -1,15 +1,19 @@
-//! The offset records of `__consumer_offsets`: Kafka's key type 1 and its values.
+//! The records of `__consumer_offsets`: the one look at a key's type, and Kafka's key type 1 with its values,
+//! the offsets.
 //!
-//! Place in the walk: commits encode them, applying decodes them. Version 4 of the value is written, which names
+//! Place in the walk: commits encode them, applying decodes them. Type 2 is read by `classic`, the types of
+//! KIP-848 by `consumer`. Of the offsets, version 4 of the value is written, which names
 //! the topic's id; version 1 where the client gave an expiry of its own, since only that one can say so. All
-//! versions are read. Keys of other types (members, later) are skipped.
+//! versions are read. Keys of types that nobody knows are skipped.
 
 use bytes::Bytes;
 use ottla_protocol::codec::{Message, RecordKey};
 use ottla_protocol::coordinator::{decode_value, encode_key, encode_value, record_type};
-use ottla_protocol::messages::{OffsetCommitKey, OffsetCommitValue};
+use ottla_protocol::messages::{GroupMetadataKey, OffsetCommitKey, OffsetCommitValue};
 use ottla_protocol::types::Text;
 
+use super::classic::Stored;
+use super::consumer;
 use super::offsets::{Commit, OffsetKey};
 use crate::shard::NewRecord;
 
@@ -19,12 +23,16 @@ const VALUE_VERSION: i16 = 4;
 const EXPIRING_VALUE_VERSION: i16 = 1;
 
 /// A record as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decoded {
     /// A committed offset; its `log_offset` is still to be set.
     Commit(OffsetKey, Commit),
     /// The offset is gone.
     Tombstone(OffsetKey),
+    /// What a group of the classic protocol is now; none: it is gone.
+    Classic(Text, Option<Stored>),
+    /// A change of a consumer group.
+    Consumer(Text, consumer::Change),
     /// A type of record that is none of ours.
     Unknown,
 }
@@ -62,8 +70,14 @@ fn key_of(key: &OffsetKey) -> Bytes {
 /// What is wrong with it, in words.
 pub(super) fn decode(key: &Bytes, value: Option<&Bytes>) -> Result<Decoded, &'static str> {
     let (record_type, mut reader) = record_type(key).map_err(|_| "group record key is cut")?;
+    if record_type == GroupMetadataKey::RECORD_TYPE {
+        let key = GroupMetadataKey::decode(&mut reader, 0).map_err(|_| "group key is malformed")?;
+        let stored = value.map(Stored::from_value).transpose()?;
+        return Ok(Decoded::Classic(key.group.detached(), stored));
+    }
     if record_type != OffsetCommitKey::RECORD_TYPE {
-        return Ok(Decoded::Unknown);
+        let change = consumer::decode(record_type, &mut reader, value)?;
+        return Ok(change.map_or(Decoded::Unknown, |(group, change)| Decoded::Consumer(group, change)));
     }
     let key = OffsetCommitKey::decode(&mut reader, 0).map_err(|_| "offset commit key is malformed")?;
     let key =

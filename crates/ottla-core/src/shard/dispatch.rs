@@ -24,6 +24,16 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
         CommandBody::DescribeProducers(request) => partition::describe_producers(step, &context, request),
         CommandBody::OffsetCommit(request) => group::offset_commit(step, &context, request),
         CommandBody::OffsetFetch(request) => group::offset_fetch(step, &context, request),
+        CommandBody::JoinGroup(request) => group::join_group(step, &context, request),
+        CommandBody::SyncGroup(request) => group::sync_group(step, &context, request),
+        CommandBody::Heartbeat(request) => group::heartbeat(step, &context, request),
+        CommandBody::LeaveGroup(request) => group::leave_group(step, &context, request),
+        CommandBody::DescribeGroups(request) => group::describe_groups(step, &context, request),
+        CommandBody::ListGroups(request) => group::list_groups(step, &context, request),
+        CommandBody::DeleteGroups(request) => group::delete_groups(step, &context, request),
+        CommandBody::OffsetDelete(request) => group::offset_delete(step, &context, request),
+        CommandBody::ConsumerGroupHeartbeat(request) => group::consumer_group_heartbeat(step, &context, request),
+        CommandBody::ConsumerGroupDescribe(request) => group::consumer_group_describe(step, &context, request),
         CommandBody::CreateTopics(request) => cluster::create_topics(step, &context, request),
         CommandBody::DeleteTopics(request) => cluster::delete_topics(step, &context, request),
         CommandBody::DeleteRecords(request) => cluster::delete_records(step, &context, request),
@@ -35,9 +45,9 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
             cluster::bootstrap(step, &context, cluster_id, topic_ids);
         }
         CommandBody::Tick => tick(step),
-        // Every command is decided at once, nothing here waits for a connection. What the connection had asked
-        // and nobody decided is in the shell's inbox, and dropped there.
-        CommandBody::ConnectionClosed(_) => {}
+        // Only members of groups wait for a connection here. What the connection had asked and nobody decided
+        // is in the shell's inbox, and dropped there.
+        CommandBody::ConnectionClosed(connection) => group::connection_closed(step, connection),
     }
 }
 

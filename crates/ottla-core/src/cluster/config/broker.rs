@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ottla_protocol::types::Text;
 
-use super::ConfigType::{Boolean, Int, Long};
-use super::Rule::{Any, AtLeast, Between};
+use super::ConfigType::{Boolean, Int, List, Long, String as Words};
+use super::Rule::{Any, AtLeast, Between, OneOf};
 use super::{ConfigSource, ConfigType, Definition, Rule};
 use crate::cluster::EVERY_BROKER;
 use crate::config::CoreConfig;
@@ -78,6 +78,37 @@ const fn define(
 static BROKER_DEFINITIONS: &[BrokerDefinition] = &[
     define("auto.create.topics.enable", Boolean, "true", Any, |c| c.auto_create_topics_enable.to_string(), None,
         "Whether a client that asks for a topic makes it."),
+    define("group.consumer.assignors", List, "uniform,range", Any, |c| c.group_consumer_assignors.clone(), None,
+        "Assignors of consumer groups, the default one first."),
+    define("group.consumer.heartbeat.interval.ms", Int, "5000", AtLeast(1),
+        |c| c.group_consumer_heartbeat_interval_ms.to_string(), None,
+        "How often members of consumer groups are told to send heartbeats."),
+    define("group.consumer.max.session.timeout.ms", Int, "60000", AtLeast(1),
+        |c| c.group_consumer_max_session_timeout_ms.to_string(), None,
+        "The longest time that may be set for members of consumer groups to be silent."),
+    define("group.consumer.max.size", Int, "2147483647", AtLeast(1), |c| c.group_consumer_max_size.to_string(), None,
+        "Members of one consumer group."),
+    define("group.consumer.migration.policy", Words, "bidirectional",
+        OneOf(&["bidirectional", "disabled", "downgrade", "upgrade"]),
+        |c| c.group_consumer_migration_policy.name().to_owned(), None,
+        "Which groups may change their protocol while they have members."),
+    define("group.consumer.min.session.timeout.ms", Int, "45000", AtLeast(1),
+        |c| c.group_consumer_min_session_timeout_ms.to_string(), None,
+        "The shortest time that may be set for members of consumer groups to be silent."),
+    define("group.consumer.session.timeout.ms", Int, "45000", AtLeast(1),
+        |c| c.group_consumer_session_timeout_ms.to_string(), None,
+        "How long a member of a consumer group may be silent."),
+    define("group.initial.rebalance.delay.ms", Int, "3000", AtLeast(0),
+        |c| c.group_initial_rebalance_delay_ms.to_string(), None,
+        "How long the first rebalance of an empty group waits for more members."),
+    define("group.max.session.timeout.ms", Int, "1800000", AtLeast(1),
+        |c| c.group_max_session_timeout_ms.to_string(), None,
+        "The longest session timeout that a member of a classic group may ask for."),
+    define("group.max.size", Int, "2147483647", AtLeast(1), |c| c.group_max_size.to_string(), None,
+        "Members that a classic group may have."),
+    define("group.min.session.timeout.ms", Int, "6000", AtLeast(1),
+        |c| c.group_min_session_timeout_ms.to_string(), None,
+        "The shortest session timeout that a member of a classic group may ask for."),
     define("num.partitions", Int, "1", AtLeast(1), |c| c.num_partitions.to_string(), None,
         "Partitions of a topic that is created without a count."),
     define("offset.metadata.max.bytes", Int, "4096", AtLeast(0), |c| c.offset_metadata_max_bytes.to_string(), None,

@@ -1,0 +1,115 @@
+//! The protocol that the members of a group speak, and what of it a snapshot keeps.
+//!
+//! Place in the walk: one [`Protocol`] per group id, in the table of [`Groups`](super::Groups). The handlers of
+//! `classic` and `consumer` change its volatile part; what is durable changes only when a record is applied.
+//!
+//! Invariants: a group speaks one protocol at a time. After [`Protocol::begin_epoch`] the volatile part is
+//! derived from the durable one and from nothing else.
+
+use std::sync::Arc;
+
+use super::classic::{self, ClassicGroup};
+use super::consumer::{self, ConsumerGroup};
+use crate::config::CoreConfig;
+use crate::decision::ShardTime;
+use crate::shard::{Decoder, RestoreError, section};
+
+/// Section of classic groups in a snapshot.
+pub(super) const CLASSIC_SECTION: u8 = section::GROUPS + 1;
+/// Section of consumer groups in a snapshot.
+pub(super) const CONSUMER_SECTION: u8 = section::GROUPS + 2;
+
+/// How the members of a group are managed.
+#[derive(Debug, Default)]
+pub(super) enum Protocol {
+    /// There are none and never were, or the group was deleted: offsets alone.
+    #[default]
+    None,
+    /// JoinGroup and SyncGroup: a member assigns.
+    Classic(Box<ClassicGroup>),
+    /// ConsumerGroupHeartbeat (KIP-848): the coordinator assigns.
+    Consumer(Box<ConsumerGroup>),
+}
+
+/// What of a group's protocol is durable; shared with snapshots, copied on the first change after one.
+#[derive(Clone, Debug)]
+pub(super) enum Durable {
+    /// Of a classic group.
+    Classic(Arc<classic::Stored>),
+    /// Of a consumer group.
+    Consumer(Arc<consumer::Stored>),
+}
+
+impl Protocol {
+    /// What a snapshot keeps of it.
+    pub(super) fn durable(&self) -> Option<Durable> {
+        match self {
+            Self::None => None,
+            Self::Classic(group) => group.stored().cloned().map(Durable::Classic),
+            Self::Consumer(group) => group.stored().cloned().map(Durable::Consumer),
+        }
+    }
+
+    /// Makes the volatile part anew from the durable one, with fresh timers.
+    pub(super) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
+        match self {
+            Self::None => {}
+            Self::Classic(group) => group.begin_epoch(config, now),
+            Self::Consumer(group) => group.begin_epoch(config, now),
+        }
+        if self.durable().is_none() {
+            *self = Self::None;
+        }
+    }
+
+    /// When its next timer is due, ms.
+    pub(super) fn next_deadline(&self) -> Option<i64> {
+        match self {
+            Self::None => None,
+            Self::Classic(group) => group.next_deadline(),
+            Self::Consumer(group) => group.next_deadline(),
+        }
+    }
+
+    /// Moves its timers.
+    pub(super) fn shift_deadlines(&mut self, by_ms: i64) {
+        match self {
+            Self::None => {}
+            Self::Classic(group) => group.shift_deadlines(by_ms),
+            Self::Consumer(group) => group.shift_deadlines(by_ms),
+        }
+    }
+}
+
+impl Durable {
+    /// The section that it belongs to.
+    pub(super) fn section(&self) -> u8 {
+        match self {
+            Self::Classic(_) => CLASSIC_SECTION,
+            Self::Consumer(_) => CONSUMER_SECTION,
+        }
+    }
+
+    /// Writes it for a snapshot.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Classic(stored) => stored.encode(out),
+            Self::Consumer(stored) => stored.encode(out),
+        }
+    }
+
+    /// Reads an item of a section into a protocol.
+    pub(super) fn decode(kind: u8, items: &mut Decoder<'_>) -> Result<Protocol, RestoreError> {
+        match kind {
+            CLASSIC_SECTION => {
+                let stored = Arc::new(classic::Stored::decode(items)?);
+                Ok(Protocol::Classic(Box::new(ClassicGroup::loaded(stored))))
+            }
+            CONSUMER_SECTION => {
+                let stored = Arc::new(consumer::Stored::decode(items)?);
+                Ok(Protocol::Consumer(Box::new(ConsumerGroup::loaded(stored))))
+            }
+            kind => Err(RestoreError::Kind { kind }),
+        }
+    }
+}
