@@ -56,6 +56,8 @@ pub const CONTROL_PARTITION: TopicIdPartition = TopicIdPartition { topic_id: CON
 pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
 /// The feature that says which protocol of transactions clients should speak.
 pub const TRANSACTION_VERSION: &str = "transaction.version";
+/// The feature that says whether there are consumer groups (KIP-848): 1.
+pub const GROUP_VERSION: &str = "group.version";
 /// In the key of a dynamic setting: for every broker.
 pub(crate) const EVERY_BROKER: i32 = -1;
 /// More partitions than any topic has; a record that names more is damaged.
@@ -77,6 +79,11 @@ impl Features {
     /// `transaction.version`.
     pub fn transaction_version(&self) -> i16 {
         self.level(TRANSACTION_VERSION)
+    }
+
+    /// `group.version`.
+    pub fn group_version(&self) -> i16 {
+        self.level(GROUP_VERSION)
     }
 
     /// Features that are finalized, by name.
@@ -121,6 +128,11 @@ impl ClusterState {
     /// The cluster's id.
     pub(crate) fn cluster_id(&self) -> Uuid {
         self.cluster_id
+    }
+
+    /// Finalized features.
+    pub(crate) fn features(&self) -> &Features {
+        &self.features
     }
 
     /// Position of the last decision that changed anything here.

@@ -6,7 +6,7 @@
 
 use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
-use ottla_core::cluster::TRANSACTION_VERSION;
+use ottla_core::cluster::{GROUP_VERSION, TRANSACTION_VERSION};
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::api_versions_response::{
     ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey,
@@ -18,7 +18,7 @@ use crate::net::connection::Answer;
 use crate::shared::Shared;
 
 /// Features with the levels that this broker can run.
-const SUPPORTED_FEATURES: &[(&str, i16, i16)] = &[(TRANSACTION_VERSION, 0, 2)];
+const SUPPORTED_FEATURES: &[(&str, i16, i16)] = &[(GROUP_VERSION, 0, 1), (TRANSACTION_VERSION, 0, 2)];
 
 /// Answers the request.
 pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {

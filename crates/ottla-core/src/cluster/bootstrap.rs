@@ -6,7 +6,7 @@ use ottla_protocol::types::{Text, Uuid};
 
 use super::config::TopicConfig;
 use super::names::{CONSUMER_OFFSETS, TRANSACTION_STATE};
-use super::{TRANSACTION_VERSION, Topic, records};
+use super::{GROUP_VERSION, TRANSACTION_VERSION, Topic, records};
 use crate::command::Context;
 use crate::decision::{Position, Reply};
 use crate::partition::Role;
@@ -14,6 +14,9 @@ use crate::shard::Step;
 
 /// `transaction.version` of a new cluster (ADR: protocol v2 is finalized from the start).
 const TRANSACTION_VERSION_LEVEL: i16 = 2;
+
+/// `group.version` of a new cluster: consumer groups.
+const GROUP_VERSION_LEVEL: i16 = 1;
 
 /// Makes the cluster, once. `topic_ids` are those of `__consumer_offsets` and `__transaction_state`. A second
 /// call changes nothing.
@@ -33,6 +36,7 @@ pub(crate) fn bootstrap(step: &mut Step<'_>, context: &Context, cluster_id: Uuid
         let base_leader_epoch = step.state.shard_epoch.saturating_neg();
         let mut new_records = vec![
             records::cluster(cluster_id),
+            records::feature(GROUP_VERSION, GROUP_VERSION_LEVEL),
             records::feature(TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL),
         ];
         for (name, id, partition_count, role) in [offsets, transactions] {

@@ -1,0 +1,239 @@
+//! The consumer protocol (KIP-848): members say what they want and have, the coordinator decides who gets what.
+//!
+//! Place in the walk: `shard/dispatch` calls the two handlers of its own; the classic handlers hand a request
+//! on when the group speaks this protocol (`join_group` and so on: classic members of a consumer group);
+//! [`Groups`](super::Groups) hands on the records with its key types.
+//!
+//! Files: `state` (what is durable), `member` (one member and its next step), `record`, `assignment`, `assignor`,
+//! `re2` and `subscription` (which topics a member means), `heartbeat`, `settle` (from a changed group to a
+//! member's next step), `departure` (leaving, fencing, timers), `describe`, `offsets` (who may commit).
+//!
+//! Three epochs: the group's grows when members, subscriptions or subscribed topics change; the target's is the
+//! group epoch it was made for; a member's says how far the member has come.
+//!
+//! Invariants: [`Stored`] changes only in [`apply`]. A partition is owned by one member at a time. Timers are
+//! volatile: a restart gives everybody a whole session.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ottla_protocol::codec::Reader;
+use ottla_protocol::coordinator::record_type;
+use ottla_protocol::types::Text;
+
+use super::protocol::Protocol;
+use crate::config::CoreConfig;
+use crate::decision::{Position, ShardTime};
+use crate::shard::{Decoder, Encoder, NewRecord, RestoreError, ShardState, Step};
+
+mod assignment;
+mod assignor;
+mod departure;
+mod describe;
+mod heartbeat;
+mod member;
+mod migrate;
+mod offsets;
+mod re2;
+mod record;
+mod settle;
+mod state;
+mod subscription;
+#[cfg(test)]
+mod tests;
+
+pub(super) use departure::tick;
+pub(crate) use describe::consumer_group_describe;
+pub(crate) use heartbeat::consumer_group_heartbeat;
+use member::{Member, MemberState};
+pub(super) use migrate::{heartbeat, join_group, leave_group, sync_group};
+pub(super) use record::Change;
+pub(super) use state::Stored;
+
+/// Longest id of a member, instance or rack, bytes.
+const ID_BYTES_MAX: usize = 4096;
+
+/// A consumer group: what is durable, and the timers around it.
+#[derive(Debug, Default)]
+pub(super) struct ConsumerGroup {
+    stored: Arc<Stored>,
+    timers: BTreeMap<Text, Timers>,
+    /// The change of topics up to which subscriptions are resolved. None: not since the start.
+    resolved_at: Option<Position>,
+}
+
+/// Timers of a member.
+#[derive(Clone, Copy, Debug)]
+struct Timers {
+    /// When its session ends, ms.
+    session_at: i64,
+    /// When it must have given up what it was told to, ms, and the member epoch at which it was told.
+    revocation: Option<(i64, i32)>,
+}
+
+impl Timers {
+    fn next(&self) -> i64 {
+        self.revocation.map_or(self.session_at, |(at, _)| at.min(self.session_at))
+    }
+}
+
+impl Stored {
+    /// Writes it for a snapshot: its records.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let changes: Vec<Change> = self.changes().collect();
+        out.u32(u32::try_from(changes.len()).expect("limits keep members few"));
+        for change in changes {
+            let record = change.encode(&Text::EMPTY);
+            out.bytes(&record.key);
+            out.bytes(&record.value.expect("what is there has a value"));
+        }
+    }
+
+    /// Reads what [`Stored::encode`] wrote.
+    pub(super) fn decode(items: &mut Decoder<'_>) -> Result<Self, RestoreError> {
+        let mut stored = Self::default();
+        for _ in 0..items.u32()? {
+            let (key, value) = (items.bytes()?, items.bytes()?);
+            let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            let (kind, mut reader) =
+                record_type(&key).map_err(|_| items.inconsistent("a record's key is cut"))?;
+            match Change::decode(kind, &mut reader, Some(&value)).map_err(|reason| items.inconsistent(reason))? {
+                Some((_, change)) => stored.apply(change),
+                None => return Err(items.inconsistent("a record of another kind")),
+            }
+        }
+        Ok(stored)
+    }
+}
+
+impl ConsumerGroup {
+    /// A group as it was stored; `begin_epoch` comes before any request.
+    pub(super) fn loaded(stored: Arc<Stored>) -> Self {
+        Self { stored, ..Self::default() }
+    }
+
+    /// What is durable; none for a group that only exists in memory.
+    pub(super) fn stored(&self) -> Option<&Arc<Stored>> {
+        Some(&self.stored)
+    }
+
+    /// Fresh timers.
+    pub(super) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
+        self.resolved_at = None;
+        let timers = self.stored.members.iter().map(|(id, member)| {
+            let session_at = now.0.saturating_add(session_timeout_ms(member, config.group_consumer_session_timeout_ms));
+            let revoking = member.current.state == MemberState::Unrevoked;
+            let revocation = revoking.then(|| revocation(member, now));
+            (id.clone(), Timers { session_at, revocation })
+        });
+        self.timers = timers.collect();
+    }
+
+    /// When the next timer is due, ms.
+    pub(super) fn next_deadline(&self) -> Option<i64> {
+        self.timers.values().map(Timers::next).min()
+    }
+
+    /// Moves the timers.
+    pub(super) fn shift_deadlines(&mut self, by_ms: i64) {
+        for timers in self.timers.values_mut() {
+            timers.session_at = timers.session_at.saturating_add(by_ms);
+            if let Some((at, _)) = &mut timers.revocation {
+                *at = at.saturating_add(by_ms);
+            }
+        }
+    }
+
+    /// Kafka's name of the state.
+    pub(super) fn state_name(&self) -> &'static str {
+        self.stored.state().name()
+    }
+
+    /// Whether it has no members.
+    pub(super) fn is_empty(&self) -> bool {
+        self.stored.is_empty()
+    }
+
+    /// Whether a member subscribes to the topic.
+    pub(super) fn is_subscribed_to(&self, topic: &str) -> bool {
+        self.stored.is_subscribed(topic)
+    }
+
+    /// The records that remove the group, without its offsets.
+    pub(super) fn tombstones(&self, group: &Text) -> Vec<NewRecord> {
+        self.stored.tombstones().iter().map(|change| change.encode(group)).collect()
+    }
+}
+
+/// How long a member may be silent, ms; `configured_ms` for those that say nothing of it.
+fn session_timeout_ms(member: &Member, configured_ms: i32) -> i64 {
+    let classic = member.metadata.classic.as_ref().map(|classic| classic.session_timeout_ms);
+    i64::from(classic.unwrap_or(configured_ms))
+}
+
+/// Until when a member must have given up what it was told to at its current epoch.
+fn revocation(member: &Member, now: ShardTime) -> (i64, i32) {
+    (now.0.saturating_add(i64::from(member.metadata.rebalance_timeout_ms.max(0))), member.current.epoch)
+}
+
+/// Reads a record whose key type is none of offsets or classic groups.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(super) fn decode(
+    record_type: i16,
+    reader: &mut Reader,
+    value: Option<&Bytes>,
+) -> Result<Option<(Text, Change)>, &'static str> {
+    Change::decode(record_type, reader, value)
+}
+
+/// Applies a change to the group's protocol, which may be none yet, and leaves none when the group is gone.
+pub(super) fn apply(protocol: &mut Protocol, change: Change) {
+    let removes = matches!(
+        change,
+        Change::Group(None)
+            | Change::Target(None)
+            | Change::Member(_, None)
+            | Change::MemberTarget(_, None)
+            | Change::Current(_, None)
+            | Change::Regex(_, None)
+    );
+    match protocol {
+        Protocol::Consumer(_) if change == Change::Group(None) => *protocol = Protocol::None,
+        Protocol::Consumer(group) => Arc::make_mut(&mut group.stored).apply(change),
+        Protocol::None | Protocol::Classic(_) if removes => {}
+        Protocol::None | Protocol::Classic(_) => {
+            let mut stored = Stored::default();
+            stored.apply(change);
+            *protocol = Protocol::Consumer(Box::new(ConsumerGroup::loaded(Arc::new(stored))));
+        }
+    }
+}
+
+/// A consumer group.
+fn get<'a>(state: &'a ShardState, group: &str) -> Option<&'a ConsumerGroup> {
+    match state.groups.protocol(group) {
+        Protocol::Consumer(consumer) => Some(consumer),
+        Protocol::None | Protocol::Classic(_) => None,
+    }
+}
+
+/// A consumer group, to change what is volatile of it.
+fn get_mut<'a>(state: &'a mut ShardState, group: &str) -> Option<&'a mut ConsumerGroup> {
+    match &mut state.groups.index.get_mut(group.as_bytes())?.protocol {
+        Protocol::Consumer(consumer) => Some(consumer),
+        Protocol::None | Protocol::Classic(_) => None,
+    }
+}
+
+/// Writes changes of a group, as one batch.
+fn write(step: &mut Step<'_>, group: &Text, changes: &[Change]) {
+    if changes.is_empty() {
+        return;
+    }
+    let records: Vec<NewRecord> = changes.iter().map(|change| change.encode(group)).collect();
+    let partition = super::offsets_partition(step.state, group);
+    step.append_records(partition, &records, crate::shard::Stamp::NONE);
+}

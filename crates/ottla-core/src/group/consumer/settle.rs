@@ -1,0 +1,129 @@
+//! From a member that was changed to what it is told: group epoch, target, and the member's next step.
+//!
+//! Place in the walk: the last part of a heartbeat, and of whatever else admits or changes members. The member's
+//! own record is written and applied before.
+//!
+//! Invariants: the group's epoch grows by one at most. A target is made whenever its epoch is behind the group's,
+//! so a member always reconciles towards the newest. Only what changed is written.
+
+use std::collections::BTreeMap;
+
+use ottla_protocol::types::Text;
+
+use super::assignor::{self, ASSIGNORS, Subscriber};
+use super::member::{Current, MemberState};
+use super::record::Change;
+use super::state::Stored;
+use super::{get, get_mut, revocation, session_timeout_ms, subscription, write};
+use crate::cluster::Topics;
+use crate::group::consumer::assignment::Assignment;
+use crate::shard::Step;
+
+/// Brings epoch and target of a group up to date. `changed`: members or subscriptions are not what they were.
+pub(super) fn update_group(step: &mut Step<'_>, group: &Text, changed: bool) {
+    let topics_at = step.state.topics.rests_on();
+    let Some(consumer) = get(step.state, group) else { return };
+    let topics_changed = consumer.resolved_at != Some(topics_at);
+    let mut bump = changed;
+    if changed || topics_changed {
+        let changes = subscription::resolve(&consumer.stored, &step.state.topics, topics_changed, step.now);
+        bump |= changes.iter().any(|change| matches!(change, Change::Regex(_, Some(_))));
+        write(step, group, &changes);
+    }
+    let Some(consumer) = get(step.state, group) else { return };
+    let stored = &consumer.stored;
+    let mut metadata_hash = stored.metadata_hash;
+    if changed || topics_changed {
+        metadata_hash = subscription::hash(stored, &step.state.topics);
+        bump |= metadata_hash != stored.metadata_hash;
+    }
+    if bump {
+        let epoch = stored.epoch.saturating_add(1);
+        write(step, group, &[Change::Group(Some((epoch, metadata_hash)))]);
+    }
+    if let Some(consumer) = get_mut(step.state, group) {
+        consumer.resolved_at = Some(topics_at);
+    }
+    let Some(consumer) = get(step.state, group) else { return };
+    if consumer.stored.epoch > consumer.stored.target_epoch {
+        let mut changes = new_target(&consumer.stored, &step.state.topics, &step.state.config.group_consumer_assignors);
+        changes.push(Change::Target(Some((consumer.stored.epoch, step.now.0))));
+        write(step, group, &changes);
+    }
+}
+
+/// The targets that a new assignment changes.
+fn new_target(stored: &Stored, topics: &Topics, assignors: &str) -> Vec<Change> {
+    let subscribers: Vec<Subscriber> = stored
+        .members
+        .iter()
+        .map(|(id, member)| Subscriber {
+            member_id: id.clone(),
+            instance_id: member.metadata.instance_id.clone(),
+            topics: subscription::topic_ids(stored, &member.metadata, topics),
+            previous: member.target.clone().unwrap_or_default(),
+        })
+        .collect();
+    let counts = subscription::partition_counts(stored, topics);
+    let target = assignor::assign(preferred_assignor(stored, assignors), &subscribers, &counts);
+    let changed = stored.members.iter().zip(target).filter(|((_, member), target)| member.target.as_ref() != Some(target));
+    changed.map(|((id, _), target)| Change::MemberTarget(id.clone(), Some(target))).collect()
+}
+
+/// The assignor that most members ask for; without a wish the first of `group.consumer.assignors`.
+pub(super) fn preferred_assignor<'a>(stored: &'a Stored, assignors: &'a str) -> &'a str {
+    let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in stored.members.values().filter_map(|member| member.metadata.server_assignor.as_deref()) {
+        *votes.entry(name).or_default() += 1;
+    }
+    let most = votes.into_iter().max_by_key(|(name, count)| (*count, std::cmp::Reverse(*name)));
+    most.map_or_else(|| configured(assignors).next().unwrap_or(ASSIGNORS[0]), |(name, _)| name)
+}
+
+/// The assignors of `group.consumer.assignors` that exist.
+pub(super) fn configured(assignors: &str) -> impl Iterator<Item = &str> {
+    assignors.split(',').map(str::trim).filter(|name| ASSIGNORS.contains(name))
+}
+
+/// Takes a member its next step. `owned`: what it reports to own.
+pub(super) fn update_member(step: &mut Step<'_>, group: &Text, member_id: &Text, owned: Option<&Assignment>) {
+    let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else { return };
+    let Some(member) = stored.member(member_id) else { return };
+    let is_free = |partition| stored.owner(partition).is_none_or(|owner| owner == member_id);
+    let next = member.reconcile(stored.target_epoch, owned, is_free);
+    if next != member.current {
+        let revokes = next.state == MemberState::Unrevoked;
+        write(step, group, &[Change::Current(member_id.clone(), Some(next))]);
+        set_revocation(step, group, member_id, revokes);
+    }
+}
+
+/// Starts or ends the time in which a member must give up what it was told to.
+fn set_revocation(step: &mut Step<'_>, group: &Text, member_id: &Text, revokes: bool) {
+    let now = step.now;
+    let Some(consumer) = get_mut(step.state, group) else { return };
+    let Some(member) = consumer.stored.member(member_id) else { return };
+    let revocation = revokes.then(|| revocation(member, now));
+    if let Some(timers) = consumer.timers.get_mut(member_id) {
+        timers.revocation = revocation;
+    }
+    if let Some((at, _)) = revocation {
+        step.state.groups.schedule(group, at);
+    }
+}
+
+/// Begins a member's session anew.
+pub(super) fn touch(step: &mut Step<'_>, group: &Text, member_id: &Text) {
+    let (now, configured_ms) = (step.now, step.state.config.group_consumer_session_timeout_ms);
+    let Some(consumer) = get_mut(step.state, group) else { return };
+    let Some(member) = consumer.stored.member(member_id) else { return };
+    let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
+    let fresh = super::Timers { session_at, revocation: None };
+    consumer.timers.entry(member_id.clone()).or_insert(fresh).session_at = session_at;
+    step.state.groups.schedule(group, session_at);
+}
+
+/// What a member is now.
+pub(super) fn current<'a>(step: &'a Step<'_>, group: &str, member_id: &str) -> Option<&'a Current> {
+    Some(&get(step.state, group)?.stored.member(member_id)?.current)
+}

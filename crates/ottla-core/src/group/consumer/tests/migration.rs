@@ -1,0 +1,3 @@
+//! Groups that change their protocol.
+
+use super::*;
