@@ -72,10 +72,17 @@ impl Cli {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Client {
     /// Brokers to ask first, comma separated
-    #[arg(short, long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092", env = "OTTLA_BOOTSTRAP")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9092",
+        env = "OTTLA_BOOTSTRAP"
+    )]
     pub(crate) bootstrap: String,
     /// A setting of the client under Kafka's name, e.g. -X request.timeout.ms=5000; repeatable
-    #[arg(short = 'X', value_name = "NAME=VALUE", value_parser = name_and_value)]
+    #[arg(short = 'X', global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub(crate) settings: Vec<(String, String)>,
 }
 

@@ -139,12 +139,17 @@ async fn describe(admin: &Admin, id: &Text, json: bool) -> Result<()> {
         vec!["timeout".to_owned(), text::duration_ms(i64::from(found.timeout_ms))],
         vec!["coordinator".to_owned(), format!("broker {}", found.coordinator_id)],
     ];
-    if found.start_time_ms >= 0 {
+    if is_open(&found) {
         let age = text::duration_ms(OsClock.wall_ms() - found.start_time_ms);
         rows.push(vec!["open since".to_owned(), format!("{} ({age})", text::time(found.start_time_ms))]);
         rows.push(vec!["partitions".to_owned(), partitions]);
     }
     output::table(&["WHAT", "VALUE"], &rows)
+}
+
+/// Whether a transaction is open; a finished one keeps its start time until the next.
+fn is_open(found: &TransactionDescription) -> bool {
+    found.start_time_ms >= 0 && matches!(found.state.as_str(), "Ongoing" | "PrepareCommit" | "PrepareAbort")
 }
 
 /// A description as JSON.
@@ -155,7 +160,7 @@ fn description_json(found: &TransactionDescription) -> serde_json::Value {
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
         "timeout_ms": found.timeout_ms,
-        "start_time_ms": (found.start_time_ms >= 0).then_some(found.start_time_ms),
+        "start_time_ms": is_open(found).then_some(found.start_time_ms),
         "partitions": found.partitions.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "coordinator": found.coordinator_id,
     })

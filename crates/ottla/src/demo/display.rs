@@ -10,6 +10,8 @@ use crate::text;
 
 /// How often a plain line says how far it is.
 const PLAIN_EVERY: Duration = Duration::from_secs(2);
+/// How often the picture changes.
+const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Cells of the bar.
 const BAR: u64 = 32;
 
@@ -39,6 +41,7 @@ pub(super) struct Display {
     /// Lines of the last picture, to be written over.
     drawn: usize,
     plain_at: Option<Instant>,
+    drawn_at: Option<Instant>,
     done: u64,
 }
 
@@ -46,7 +49,7 @@ impl Display {
     /// On standard output, or on standard error when that belongs to a machine.
     pub(super) fn new(to_stderr: bool) -> Self {
         let is_terminal = if to_stderr { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
-        Self { to_stderr, is_terminal, drawn: 0, plain_at: None, done: 0 }
+        Self { to_stderr, is_terminal, drawn: 0, plain_at: None, drawn_at: None, done: 0 }
     }
 
     fn write(&mut self, text: &str) {
@@ -91,6 +94,10 @@ impl Display {
     pub(super) fn draw(&mut self, picture: &Picture) {
         self.done = picture.done * 100 / picture.records.max(1);
         if self.is_terminal {
+            if self.drawn_at.is_some_and(|at| at.elapsed() < DRAW_EVERY) {
+                return;
+            }
+            self.drawn_at = Some(time::now());
             let text = self.erase() + &picture.text(self.done);
             self.drawn = text.matches('\n').count();
             return self.write(&text);
