@@ -6,7 +6,7 @@
 use self::notation::{Field, Kind, Message, Struct, Type};
 
 #[path = "../../build/notation.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // shared with the build script, which uses all of it
 mod notation;
 
 /// A message of the schema.
