@@ -1,5 +1,7 @@
 //! Random members, timers, restarts and loads against what must always hold.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -40,13 +42,29 @@ struct World {
     clients: Vec<Client>,
     generations: BTreeMap<i32, Generation>,
     newest: i32,
+    /// Answers that were looked at when they came.
+    noted: BTreeSet<u64>,
 }
 
 impl World {
     fn new() -> Self {
         let instances = [None, None, None, Some("i"), Some("j")];
         let clients = instances.map(|instance| Client { instance, ..Client::default() }).to_vec();
-        Self { broker: Broker::new(), clients, generations: BTreeMap::new(), newest: 0 }
+        Self { broker: Broker::new(), clients, generations: BTreeMap::new(), newest: 0, noted: BTreeSet::new() }
+    }
+
+    /// Looks at the answers that have just come.
+    fn observe(&mut self) {
+        let mut new = Vec::new();
+        for (token, (reply, _)) in &self.broker.answers {
+            if let Reply::JoinGroup(response) = reply
+                && self.noted.insert(*token)
+                && response.error_code == 0
+            {
+                new.push(response.clone());
+            }
+        }
+        new.iter().for_each(|response| self.note(response));
     }
 
     /// A generation's answer is like every other answer of that generation.
@@ -114,7 +132,6 @@ impl World {
     fn on_joined(&mut self, client: &mut Client, response: m::JoinGroupResponse) -> Doing {
         match response.error_code {
             0 => {
-                self.note(&response);
                 client.id = response.member_id;
                 client.generation = response.generation_id;
                 let leads = response.leader == client.id && !response.skip_assignment;
@@ -215,10 +232,15 @@ proptest! {
                 Event::Close(at) => world.close(at),
                 Event::Reload => world.reload(),
             }
+            world.observe();
         }
         for _ in 0..120 {
-            (0..5).for_each(|at| world.act(at));
+            for at in 0..5 {
+                world.act(at);
+                world.observe();
+            }
             world.broker.sleep(1000);
+            world.observe();
         }
         prop_assert_eq!(world.broker.state(), "Stable");
         let newest = world.newest;
