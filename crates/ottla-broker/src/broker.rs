@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use ottla_core::command::CommandBody;
 use ottla_env::clock::{Clock, OsClock};
-use ottla_env::disk::{Disk, LockError};
 use ottla_env::disk::os::OsDisk;
+use ottla_env::disk::{Disk, LockError};
 use ottla_env::net;
 use ottla_env::rng::{OsRng, Rng};
 use ottla_env::spawn::{self, TaskHandle, ThreadHandle};
@@ -84,8 +84,8 @@ impl Broker {
             snapshot_bytes: config.snapshot_log_bytes,
         };
         let recovered = load(&setup).await;
-        let recovered =
-            recovered.map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
+        let recovered = recovered
+            .map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
         let is_new = !recovered.state.is_bootstrapped();
         let reader = recovered.opened.reader.clone();
         let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));

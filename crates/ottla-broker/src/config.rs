@@ -124,56 +124,211 @@ macro_rules! setting {
 
 /// Every setting.
 pub static SETTINGS: &[Setting] = &[
-    setting!("listen", "address to listen on, host:port; port 0 takes a free one", Kind::Text(|c| &mut c.listen)),
-    setting!("advertised.listener", "address that clients are told, host:port; empty: where the broker listens", Kind::Text(|c| &mut c.advertised_listener)),
+    setting!(
+        "listen",
+        "address to listen on, host:port; port 0 takes a free one",
+        Kind::Text(|c| &mut c.listen)
+    ),
+    setting!(
+        "advertised.listener",
+        "address that clients are told, host:port; empty: where the broker listens",
+        Kind::Text(|c| &mut c.advertised_listener)
+    ),
     setting!("dir", "folder of the data", Kind::Text(|c| &mut c.dir)),
-    setting!("durability", "fsync: acknowledged is on disk; os: acknowledged is in the page cache (for comparison)", Kind::Durability),
-    setting!("log.file.bytes", "size of a log file, bytes", Kind::Unsigned64(|c| &mut c.log_file_bytes, 1 << 20..=1 << 30)),
-    setting!("tail.cache.bytes", "recent frames kept in memory for readers, bytes", Kind::Size(|c| &mut c.tail_cache_bytes, 1 << 20..=1 << 36)),
-    setting!("snapshot.log.bytes", "log bytes after which a snapshot is written", Kind::Unsigned64(|c| &mut c.snapshot_log_bytes, 1 << 20..=1 << 40)),
-    setting!("network.threads", "threads that serve connections; 0: one per core", Kind::Size(|c| &mut c.network_threads, 0..=1024)),
+    setting!(
+        "durability",
+        "fsync: acknowledged is on disk; os: acknowledged is in the page cache (for comparison)",
+        Kind::Durability
+    ),
+    setting!(
+        "log.file.bytes",
+        "size of a log file, bytes",
+        Kind::Unsigned64(|c| &mut c.log_file_bytes, 1 << 20..=1 << 30)
+    ),
+    setting!(
+        "tail.cache.bytes",
+        "recent frames kept in memory for readers, bytes",
+        Kind::Size(|c| &mut c.tail_cache_bytes, 1 << 20..=1 << 36)
+    ),
+    setting!(
+        "snapshot.log.bytes",
+        "log bytes after which a snapshot is written",
+        Kind::Unsigned64(|c| &mut c.snapshot_log_bytes, 1 << 20..=1 << 40)
+    ),
+    setting!(
+        "network.threads",
+        "threads that serve connections; 0: one per core",
+        Kind::Size(|c| &mut c.network_threads, 0..=1024)
+    ),
     setting!("node.id", "id of this broker", Kind::Int32(|c| &mut c.core.node_id, 0..=i32::MAX as i64)),
-    setting!("num.partitions", "partitions of a topic created without a count", Kind::Int32(|c| &mut c.core.num_partitions, 1..=10_000)),
-    setting!("auto.create.topics.enable", "whether asking for an unknown topic creates it", Kind::Switch(|c| &mut c.core.auto_create_topics_enable)),
-    setting!("socket.request.max.bytes", "largest request, bytes", Kind::Size(|c| &mut c.socket_request_max_bytes, 1024..=1 << 30)),
-    setting!("queued.max.request.bytes", "requests read but not answered, bytes", Kind::Size(|c| &mut c.queued_max_request_bytes, 1 << 20..=1 << 31)),
+    setting!(
+        "num.partitions",
+        "partitions of a topic created without a count",
+        Kind::Int32(|c| &mut c.core.num_partitions, 1..=10_000)
+    ),
+    setting!(
+        "auto.create.topics.enable",
+        "whether asking for an unknown topic creates it",
+        Kind::Switch(|c| &mut c.core.auto_create_topics_enable)
+    ),
+    setting!(
+        "socket.request.max.bytes",
+        "largest request, bytes",
+        Kind::Size(|c| &mut c.socket_request_max_bytes, 1024..=1 << 30)
+    ),
+    setting!(
+        "queued.max.request.bytes",
+        "requests read but not answered, bytes",
+        Kind::Size(|c| &mut c.queued_max_request_bytes, 1 << 20..=1 << 31)
+    ),
     setting!("max.connections", "connections at once", Kind::Size(|c| &mut c.max_connections, 1..=1_000_000)),
-    setting!("connections.max.idle.ms", "a connection without requests is closed after this, ms", Kind::Unsigned64(|c| &mut c.connections_max_idle_ms, 1000..=i64::MAX / 4)),
-    setting!("fetch.max.bytes", "largest answer to one Fetch, bytes", Kind::Size(|c| &mut c.fetch_max_bytes, 1024..=1 << 30)),
-    setting!("max.incremental.fetch.session.cache.slots", "fetch sessions kept", Kind::Size(|c| &mut c.fetch_sessions_max, 0..=1_000_000)),
-    setting!("offsets.topic.num.partitions", "partitions of __consumer_offsets, fixed when a folder is made", Kind::Int32(|c| &mut c.core.offsets_topic_num_partitions, 1..=1000)),
-    setting!("transaction.state.log.num.partitions", "partitions of __transaction_state, fixed when a folder is made", Kind::Int32(|c| &mut c.core.transaction_state_log_num_partitions, 1..=1000)),
-    setting!("transaction.max.timeout.ms", "longest transaction a client may ask for, ms", Kind::Int32(|c| &mut c.core.transaction_max_timeout_ms, 1..=i32::MAX as i64 - 1)),
-    setting!("transactional.id.expiration.ms", "an id without a transaction is forgotten after this, ms", Kind::Int64(|c| &mut c.core.transactional_id_expiration_ms, MS)),
-    setting!("transaction.abort.timed.out.transaction.cleanup.interval.ms", "how often timed out transactions are looked for, ms", Kind::Int64(|c| &mut c.core.transaction_abort_interval_ms, MS)),
-    setting!("transaction.remove.expired.transaction.cleanup.interval.ms", "how often expired ids are looked for, ms", Kind::Int64(|c| &mut c.core.transactional_id_cleanup_interval_ms, MS)),
-    setting!("transaction.partition.verification.enable", "whether a v1 transactional Produce must find its partition in the transaction", Kind::Switch(|c| &mut c.core.transaction_partition_verification_enable)),
-    setting!("producer.id.expiration.ms", "a partition forgets a producer this long after its last append, ms", Kind::Int64(|c| &mut c.core.producer_id_expiration_ms, MS)),
-    setting!("producer.id.expiration.check.interval.ms", "how often such producers are looked for, ms", Kind::Int64(|c| &mut c.core.producer_id_expiration_check_interval_ms, MS)),
-    setting!("offset.metadata.max.bytes", "longest metadata of a committed offset, bytes", Kind::Int32(|c| &mut c.core.offset_metadata_max_bytes, 0..=1 << 20)),
-    setting!("offsets.retention.minutes", "an unused committed offset is forgotten after this, minutes", Kind::Minutes(|c| &mut c.core.offsets_retention_ms, 1..=i32::MAX as i64)),
-    setting!("offsets.retention.check.interval.ms", "how often such offsets are looked for, ms", Kind::Int64(|c| &mut c.core.offsets_retention_check_interval_ms, MS)),
-    setting!("transaction.v1.enable", "whether transactions of protocol v1 are served; off, only clients of v2 (KIP-890) can use them", Kind::Switch(|c| &mut c.core.transaction_v1_enable)),
-    setting!("group.consumer.session.timeout.ms", "how long a member of a consumer group (KIP-848) may be silent, ms", Kind::Int32(|c| &mut c.core.group_consumer_session_timeout_ms, 1..=i32::MAX as i64)),
-    setting!("group.consumer.min.session.timeout.ms", "shortest such time that may be set, ms", Kind::Int32(|c| &mut c.core.group_consumer_min_session_timeout_ms, 1..=i32::MAX as i64)),
-    setting!("group.consumer.max.session.timeout.ms", "longest such time that may be set, ms", Kind::Int32(|c| &mut c.core.group_consumer_max_session_timeout_ms, 1..=i32::MAX as i64)),
-    setting!("group.consumer.heartbeat.interval.ms", "how often members of a consumer group are told to send heartbeats, ms", Kind::Int32(|c| &mut c.core.group_consumer_heartbeat_interval_ms, 1..=i32::MAX as i64)),
-    setting!("group.consumer.max.size", "members of one consumer group", Kind::Int32(|c| &mut c.core.group_consumer_max_size, 1..=i32::MAX as i64)),
-    setting!("group.consumer.assignors", "assignors of consumer groups, uniform and range, the default one first", Kind::Assignors(|c| &mut c.core.group_consumer_assignors)),
-    setting!("group.consumer.migration.policy", "which groups change protocol while they have members: bidirectional, upgrade, downgrade or disabled", Kind::Migration(|c| &mut c.core.group_consumer_migration_policy)),
-    setting!("group.initial.rebalance.delay.ms", "how long the first rebalance of an empty group waits for more members, ms", Kind::Int32(|c| &mut c.core.group_initial_rebalance_delay_ms, 0..=i32::MAX as i64)),
-    setting!("group.min.session.timeout.ms", "shortest session timeout a member may ask for, ms", Kind::Int32(|c| &mut c.core.group_min_session_timeout_ms, 1..=i32::MAX as i64)),
-    setting!("group.max.session.timeout.ms", "longest session timeout a member may ask for, ms", Kind::Int32(|c| &mut c.core.group_max_session_timeout_ms, 1..=i32::MAX as i64)),
-    setting!("group.max.size", "members of a classic group", Kind::Int32(|c| &mut c.core.group_max_size, 1..=i32::MAX as i64)),
-    setting!("transaction.v1.connection.fence.enable", "whether a v1 transactional request that arrives late on an older connection is cut", Kind::Switch(|c| &mut c.core.connection_fence_enable)),
+    setting!(
+        "connections.max.idle.ms",
+        "a connection without requests is closed after this, ms",
+        Kind::Unsigned64(|c| &mut c.connections_max_idle_ms, 1000..=i64::MAX / 4)
+    ),
+    setting!(
+        "fetch.max.bytes",
+        "largest answer to one Fetch, bytes",
+        Kind::Size(|c| &mut c.fetch_max_bytes, 1024..=1 << 30)
+    ),
+    setting!(
+        "max.incremental.fetch.session.cache.slots",
+        "fetch sessions kept",
+        Kind::Size(|c| &mut c.fetch_sessions_max, 0..=1_000_000)
+    ),
+    setting!(
+        "offsets.topic.num.partitions",
+        "partitions of __consumer_offsets, fixed when a folder is made",
+        Kind::Int32(|c| &mut c.core.offsets_topic_num_partitions, 1..=1000)
+    ),
+    setting!(
+        "transaction.state.log.num.partitions",
+        "partitions of __transaction_state, fixed when a folder is made",
+        Kind::Int32(|c| &mut c.core.transaction_state_log_num_partitions, 1..=1000)
+    ),
+    setting!(
+        "transaction.max.timeout.ms",
+        "longest transaction a client may ask for, ms",
+        Kind::Int32(|c| &mut c.core.transaction_max_timeout_ms, 1..=i32::MAX as i64 - 1)
+    ),
+    setting!(
+        "transactional.id.expiration.ms",
+        "an id without a transaction is forgotten after this, ms",
+        Kind::Int64(|c| &mut c.core.transactional_id_expiration_ms, MS)
+    ),
+    setting!(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "how often timed out transactions are looked for, ms",
+        Kind::Int64(|c| &mut c.core.transaction_abort_interval_ms, MS)
+    ),
+    setting!(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "how often expired ids are looked for, ms",
+        Kind::Int64(|c| &mut c.core.transactional_id_cleanup_interval_ms, MS)
+    ),
+    setting!(
+        "transaction.partition.verification.enable",
+        "whether a v1 transactional Produce must find its partition in the transaction",
+        Kind::Switch(|c| &mut c.core.transaction_partition_verification_enable)
+    ),
+    setting!(
+        "producer.id.expiration.ms",
+        "a partition forgets a producer this long after its last append, ms",
+        Kind::Int64(|c| &mut c.core.producer_id_expiration_ms, MS)
+    ),
+    setting!(
+        "producer.id.expiration.check.interval.ms",
+        "how often such producers are looked for, ms",
+        Kind::Int64(|c| &mut c.core.producer_id_expiration_check_interval_ms, MS)
+    ),
+    setting!(
+        "offset.metadata.max.bytes",
+        "longest metadata of a committed offset, bytes",
+        Kind::Int32(|c| &mut c.core.offset_metadata_max_bytes, 0..=1 << 20)
+    ),
+    setting!(
+        "offsets.retention.minutes",
+        "an unused committed offset is forgotten after this, minutes",
+        Kind::Minutes(|c| &mut c.core.offsets_retention_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "offsets.retention.check.interval.ms",
+        "how often such offsets are looked for, ms",
+        Kind::Int64(|c| &mut c.core.offsets_retention_check_interval_ms, MS)
+    ),
+    setting!(
+        "transaction.v1.enable",
+        "whether transactions of protocol v1 are served; off, only clients of v2 (KIP-890) can use them",
+        Kind::Switch(|c| &mut c.core.transaction_v1_enable)
+    ),
+    setting!(
+        "group.consumer.session.timeout.ms",
+        "how long a member of a consumer group (KIP-848) may be silent, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_session_timeout_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.min.session.timeout.ms",
+        "shortest such time that may be set, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_min_session_timeout_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.max.session.timeout.ms",
+        "longest such time that may be set, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_max_session_timeout_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.heartbeat.interval.ms",
+        "how often members of a consumer group are told to send heartbeats, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_heartbeat_interval_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.max.size",
+        "members of one consumer group",
+        Kind::Int32(|c| &mut c.core.group_consumer_max_size, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.assignors",
+        "assignors of consumer groups, uniform and range, the default one first",
+        Kind::Assignors(|c| &mut c.core.group_consumer_assignors)
+    ),
+    setting!(
+        "group.consumer.migration.policy",
+        "which groups change protocol while they have members: bidirectional, upgrade, downgrade or disabled",
+        Kind::Migration(|c| &mut c.core.group_consumer_migration_policy)
+    ),
+    setting!(
+        "group.initial.rebalance.delay.ms",
+        "how long the first rebalance of an empty group waits for more members, ms",
+        Kind::Int32(|c| &mut c.core.group_initial_rebalance_delay_ms, 0..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.min.session.timeout.ms",
+        "shortest session timeout a member may ask for, ms",
+        Kind::Int32(|c| &mut c.core.group_min_session_timeout_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.max.session.timeout.ms",
+        "longest session timeout a member may ask for, ms",
+        Kind::Int32(|c| &mut c.core.group_max_session_timeout_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.max.size",
+        "members of a classic group",
+        Kind::Int32(|c| &mut c.core.group_max_size, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "transaction.v1.connection.fence.enable",
+        "whether a v1 transactional request that arrives late on an older connection is cut",
+        Kind::Switch(|c| &mut c.core.connection_fence_enable)
+    ),
 ];
 
 impl Config {
     /// Sets one setting from text; `source_name` says in messages where it came from.
     pub fn set(&mut self, source_name: &str, name: &str, value: &str) -> Result<(), ConfigError> {
-        let setting = SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| ConfigError::Unknown {
-            source_name: source_name.to_owned(),
-            name: name.to_owned(),
+        let setting = SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
+            ConfigError::Unknown { source_name: source_name.to_owned(), name: name.to_owned() }
         })?;
         setting.kind.set(self, value.trim()).map_err(|expected| ConfigError::Value {
             source_name: source_name.to_owned(),
@@ -292,9 +447,12 @@ mod tests {
     #[test]
     fn sources_and_refusals() {
         let mut config = Config::default();
-        config.set_from_toml("ottla.toml", "listen = \"127.0.0.1:0\"\n\"num.partitions\" = 4\n").expect("valid");
+        config
+            .set_from_toml("ottla.toml", "listen = \"127.0.0.1:0\"\n\"num.partitions\" = 4\n")
+            .expect("valid");
         assert_eq!((config.listen.as_str(), config.core.num_partitions), ("127.0.0.1:0", 4));
-        let variables = [("OTTLA_NUM_PARTITIONS", "6"), ("HOME", "x")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let variables =
+            [("OTTLA_NUM_PARTITIONS", "6"), ("HOME", "x")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         config.set_from_environment(variables).expect("valid");
         assert_eq!(config.core.num_partitions, 6);
         config.set("flag", "offsets.retention.minutes", "2").expect("valid");

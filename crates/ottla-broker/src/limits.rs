@@ -38,6 +38,9 @@ pub const RELOAD_RETRY: Duration = Duration::from_millis(200);
 pub const OWNER_GAP: Duration = Duration::from_secs(1);
 /// Longest the owner waits for work while any deadline is ahead.
 pub const OWNER_LOOK_AROUND: Duration = Duration::from_millis(500);
+/// A v1 transactional request that waited longer in the inbox is dropped with its connection: half of what clients
+/// usually wait for an answer.
+pub const V1_QUEUE_AGE_MAX: Duration = Duration::from_secs(15);
 /// A wall clock step above this is reported and not followed.
 pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 /// A snapshot is written when the log has grown by this, or by twice the last snapshot if that is more.

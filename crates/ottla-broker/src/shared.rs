@@ -45,7 +45,10 @@ impl Shared {
         stop: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            request_budget: RequestBudget::new(config.queued_max_request_bytes, config.socket_request_max_bytes),
+            request_budget: RequestBudget::new(
+                config.queued_max_request_bytes,
+                config.socket_request_max_bytes,
+            ),
             fetch_budget: Arc::new(Semaphore::new(limits::FETCH_IN_FLIGHT_BYTES_MAX)),
             sessions: FetchSessions::new(config.fetch_sessions_max, session_seed),
             config,

@@ -4,9 +4,9 @@
 //! left out below version 4, since older clients refuse them. Version 3 and later carry names that must be
 //! well formed.
 
+use ottla_core::cluster::{GROUP_VERSION, TRANSACTION_VERSION};
 use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
-use ottla_core::cluster::{GROUP_VERSION, TRANSACTION_VERSION};
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::api_versions_response::{
     ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey,
@@ -24,7 +24,8 @@ const SUPPORTED_FEATURES: &[(&str, i16, i16)] = &[(GROUP_VERSION, 0, 1), (TRANSA
 pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {
     let request = m::ApiVersionsRequest::decode(reader, incoming.version)?;
     let mut response = ApiVersionsResponse { api_keys: served(), ..Default::default() };
-    if incoming.version >= 3 && !(is_name(&request.client_software_name) && is_name(&request.client_software_version))
+    if incoming.version >= 3
+        && !(is_name(&request.client_software_name) && is_name(&request.client_software_version))
     {
         response = ApiVersionsResponse { error_code: ErrorCode::InvalidRequest.code(), ..Default::default() };
         return Ok(respond::<m::ApiVersionsRequest>(&incoming, &response));

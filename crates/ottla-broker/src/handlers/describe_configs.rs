@@ -63,7 +63,9 @@ fn describe(
             let topic = topic.ok_or((ErrorCode::UnknownTopicOrPartition, "there is no such topic"))?;
             Ok(topic.config.settings().map(topic_setting).collect())
         }
-        BROKER if name.is_empty() => Ok(image.broker_settings(None).into_iter().map(broker_setting).collect()),
+        BROKER if name.is_empty() => {
+            Ok(image.broker_settings(None).into_iter().map(broker_setting).collect())
+        }
         BROKER if name.parse() == Ok(shared.config.core.node_id) => {
             let node_id = Some(shared.config.core.node_id);
             let mut all: Vec<_> = image.broker_settings(node_id).into_iter().map(broker_setting).collect();
@@ -82,7 +84,11 @@ fn topic_setting(setting: TopicSetting<'_>) -> DescribeConfigsResourceResult {
     if setting.source == ConfigSource::DynamicTopic {
         synonyms.push(synonym(definition.name, setting.value, setting.source));
     }
-    synonyms.push(synonym(definition.synonym.unwrap_or(definition.name), definition.default, ConfigSource::Default));
+    synonyms.push(synonym(
+        definition.synonym.unwrap_or(definition.name),
+        definition.default,
+        ConfigSource::Default,
+    ));
     DescribeConfigsResourceResult {
         name: Text::from_static(definition.name),
         value: Some(Text::from(setting.value)),

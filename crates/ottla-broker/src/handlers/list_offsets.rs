@@ -11,7 +11,9 @@ use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::list_offsets_request::ListOffsetsPartition;
-use ottla_protocol::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsTopicResponse};
+use ottla_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
 use ottla_protocol::types::TopicIdPartition;
 
 use crate::dispatch::{Incoming, Outcome, encode};
@@ -42,7 +44,11 @@ pub fn handle(shared: &Arc<Shared>, incoming: Incoming, reader: &mut Reader) -> 
                 let found = find(&shared, id, &wanted, read_committed, incoming.version).await;
                 partitions.push(found.unwrap_or_else(|error| refused(index, error)));
             }
-            response.topics.push(ListOffsetsTopicResponse { name: topic.name, partitions, ..Default::default() });
+            response.topics.push(ListOffsetsTopicResponse {
+                name: topic.name,
+                partitions,
+                ..Default::default()
+            });
         }
         encode(&response, incoming.api, incoming.version, incoming.correlation_id)
     }))))

@@ -102,7 +102,9 @@ fn find(shared: &Shared, image: &Image, wanted: &MetadataRequestTopic) -> Metada
     match &wanted.name {
         Some(name) => match image.topic_by_name(name) {
             Some(topic) => describe(shared, topic),
-            None if ottla_core::cluster::validate_name(name).is_err() => refused(ErrorCode::InvalidTopicException),
+            None if ottla_core::cluster::validate_name(name).is_err() => {
+                refused(ErrorCode::InvalidTopicException)
+            }
             None => refused(ErrorCode::UnknownTopicOrPartition),
         },
         None if wanted.topic_id == Uuid::ZERO => refused(ErrorCode::UnknownTopicId),

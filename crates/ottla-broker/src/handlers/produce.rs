@@ -53,7 +53,8 @@ fn rules(topic: &Topic, produce_version: i16, now_ms: i64) -> ProduceRules {
 
 fn check_topic(data: TopicProduceData, topic_id: Option<Uuid>, rules: &ProduceRules) -> ProduceTopic {
     let known = topic_id.is_some();
-    let partitions = data.partition_data.into_iter().map(|partition| check_partition(partition, known, rules));
+    let partitions =
+        data.partition_data.into_iter().map(|partition| check_partition(partition, known, rules));
     ProduceTopic {
         name: data.name,
         topic_id: topic_id.unwrap_or(data.topic_id),
@@ -74,11 +75,12 @@ fn check_partition(data: PartitionProduceData, known: bool, rules: &ProduceRules
 
 fn refused(index: i32, refusal: Refusal, known: bool) -> PartitionProduceResponse {
     let text = |text: Option<String>| text.map(Text::from);
-    let record_errors = refusal.record_errors.into_iter().map(|(batch_index, message)| BatchIndexAndErrorMessage {
-        batch_index,
-        batch_index_error_message: text(message),
-        ..Default::default()
-    });
+    let record_errors =
+        refusal.record_errors.into_iter().map(|(batch_index, message)| BatchIndexAndErrorMessage {
+            batch_index,
+            batch_index_error_message: text(message),
+            ..Default::default()
+        });
     PartitionProduceResponse {
         index,
         error_code: refusal.code.code(),

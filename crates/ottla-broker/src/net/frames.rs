@@ -29,7 +29,10 @@ impl RequestBudget {
     /// Half of the bytes for frames of at most 1 MiB, half for larger ones; each half holds at least one frame.
     pub fn new(bytes: usize, frame_bytes_max: usize) -> Self {
         let half = (bytes / 2).max(STEP_BYTES);
-        Self { small: Arc::new(Semaphore::new(half)), large: Arc::new(Semaphore::new(half.max(frame_bytes_max))) }
+        Self {
+            small: Arc::new(Semaphore::new(half)),
+            large: Arc::new(Semaphore::new(half.max(frame_bytes_max))),
+        }
     }
 
     async fn acquire(&self, length: usize) -> OwnedSemaphorePermit {
@@ -111,7 +114,8 @@ pub async fn write_frame(socket: &mut OwnedWriteHalf, chunks: Vec<Bytes>) -> io:
     all.push_front(Bytes::copy_from_slice(&head));
     while !all.is_empty() {
         let written = {
-            let slices: Vec<io::IoSlice<'_>> = all.iter().take(64).map(|chunk| io::IoSlice::new(chunk)).collect();
+            let slices: Vec<io::IoSlice<'_>> =
+                all.iter().take(64).map(|chunk| io::IoSlice::new(chunk)).collect();
             socket.write_vectored(&slices).await?
         };
         if written == 0 {

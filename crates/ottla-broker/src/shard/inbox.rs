@@ -49,7 +49,13 @@ pub enum Popped {
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let state = State { queues: BTreeMap::new(), ring: VecDeque::new(), waiting: false, nudged: false, closed: false };
+        let state = State {
+            queues: BTreeMap::new(),
+            ring: VecDeque::new(),
+            waiting: false,
+            nudged: false,
+            closed: false,
+        };
         Self { state: Mutex::new(state), filled: Condvar::new() }
     }
 }
@@ -61,10 +67,8 @@ impl<T> Inbox<T> {
         if state.closed {
             return Err(item);
         }
-        let queue = state
-            .queues
-            .entry(connection)
-            .or_insert_with(|| Queue { items: VecDeque::new(), deficit: 0 });
+        let queue =
+            state.queues.entry(connection).or_insert_with(|| Queue { items: VecDeque::new(), deficit: 0 });
         let was_empty = queue.items.is_empty();
         queue.items.push_back((bytes.max(1), item));
         if was_empty {

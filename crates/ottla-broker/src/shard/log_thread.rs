@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
 
 use ottla_core::cluster::Image;
 use ottla_core::decision::{Bounds, Position, ShardTime};

@@ -26,8 +26,10 @@ use super::snapshots;
 use super::time::ShardClock;
 use super::unavailable::unavailable;
 use super::view::View;
-use super::{Request, log_queue};
-use crate::limits::{OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT};
+use super::{Request, is_transactional_v1, log_queue};
+use crate::limits::{
+    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_QUEUE_AGE_MAX,
+};
 
 /// What the owner needs to start, and to start over.
 #[derive(Clone)]
@@ -81,16 +83,7 @@ impl Owner {
         publish_all(&state, &view, opened.writer.durable_sequence().0);
         let log = LogThreads::start(&setup, opened, &view, state.position())?;
         let last_loop = clock.monotonic();
-        Ok(Self {
-            setup,
-            state,
-            clock,
-            view,
-            log,
-            parked: BTreeMap::new(),
-            order: 0,
-            last_loop,
-        })
+        Ok(Self { setup, state, clock, view, log, parked: BTreeMap::new(), order: 0, last_loop })
     }
 
     /// Runs until the inbox is closed and drained; then writes a last snapshot and ends the log's threads.
@@ -151,6 +144,12 @@ impl Owner {
     }
 
     fn decide(&mut self, request: Request, now: ShardTime) {
+        // A v1 transactional request names no transaction: one that was stuck here may meet the next one.
+        let age = self.clock.monotonic().saturating_sub(request.arrived);
+        if age > V1_QUEUE_AGE_MAX && is_transactional_v1(&request.command) {
+            request.answer(Reply::Close("a v1 transactional request waited here for too long"));
+            return;
+        }
         let decision = self.state.step(request.command.clone(), now);
         self.carry_out(decision, Some(request), now);
     }
@@ -163,7 +162,14 @@ impl Owner {
             let bounds = touched.into_iter().map(|id| (id, self.state.bounds(id))).collect();
             let image = image_changed.then(|| self.state.image());
             let position = self.state.position();
-            self.log.queue.push(ToLog::Decision(Decided { position, time: now, entries, bytes, bounds, image }));
+            self.log.queue.push(ToLog::Decision(Decided {
+                position,
+                time: now,
+                entries,
+                bytes,
+                bounds,
+                image,
+            }));
         }
         let mut own = request.map(|request| {
             self.order += 1;
@@ -362,7 +368,6 @@ impl LogThreads {
 
 /// Publishes every partition and the image, after a load.
 fn publish_all(state: &ShardState, view: &View, sequence: u64) {
-    let bounds = state.all_bounds().map(|(id, bounds)| (id, Some(bounds))).collect();
-    view.publish(sequence, bounds, Some(state.image()));
+    view.publish_all(sequence, state.all_bounds().collect(), state.image());
     view.wake();
 }

@@ -28,7 +28,9 @@ pub struct Recovered {
 pub enum RecoverError {
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("a snapshot that passed its checks does not decode: {0}; move it away to start from the one before")]
+    #[error(
+        "a snapshot that passed its checks does not decode: {0}; move it away to start from the one before"
+    )]
     Restore(#[from] RestoreError),
     #[error("frame {frame} cannot be applied: {error}; `ottla doctor` shows it")]
     Replay { frame: u64, error: ReplayError },

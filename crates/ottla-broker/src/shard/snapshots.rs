@@ -21,7 +21,9 @@ pub fn run(store: SnapshotStore, jobs: &Receiver<SnapshotJob>) {
         let sequence = job.info.frame_sequence;
         match write(&store, job) {
             Ok(bytes) => tracing::info!(sequence = sequence.0, bytes, "snapshot written"),
-            Err(error) => tracing::error!(%error, sequence = sequence.0, "snapshot failed; the one before stays"),
+            Err(error) => {
+                tracing::error!(%error, sequence = sequence.0, "snapshot failed; the one before stays")
+            }
         }
     }
 }

@@ -14,7 +14,8 @@ use ottla_protocol::types::Text;
 
 /// The answer to a command that cannot be decided now; `attempted` says that it may have happened.
 pub fn unavailable(command: &Command, attempted: bool) -> Reply {
-    let coordinator = if attempted { ErrorCode::NotCoordinator } else { ErrorCode::CoordinatorLoadInProgress };
+    let coordinator =
+        if attempted { ErrorCode::NotCoordinator } else { ErrorCode::CoordinatorLoadInProgress };
     let code = coordinator.code();
     match &command.body {
         CommandBody::Produce(produce) => produce_reply(produce, attempted),
@@ -25,10 +26,9 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
             ..Default::default()
         }),
         CommandBody::AddPartitionsToTxn(request) => add_partitions(request, command.context.version, code),
-        CommandBody::AddOffsetsToTxn(_) => Reply::AddOffsetsToTxn(m::AddOffsetsToTxnResponse {
-            error_code: code,
-            ..Default::default()
-        }),
+        CommandBody::AddOffsetsToTxn(_) => {
+            Reply::AddOffsetsToTxn(m::AddOffsetsToTxnResponse { error_code: code, ..Default::default() })
+        }
         CommandBody::EndTxn(_) => Reply::EndTxn(m::EndTxnResponse { error_code: code, ..Default::default() }),
         CommandBody::TxnOffsetCommit(request) => txn_offset_commit(request, code),
         CommandBody::OffsetCommit(request) => offset_commit(request, code),
@@ -88,23 +88,23 @@ fn add_partitions(request: &m::AddPartitionsToTxnRequest, version: i16, code: i1
     use m::add_partitions_to_txn_response::{
         AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
     };
-    let topic = |topic: &m::add_partitions_to_txn_request::AddPartitionsToTxnTopic| AddPartitionsToTxnTopicResult {
-        name: topic.name.clone(),
-        results_by_partition: topic
-            .partitions
-            .iter()
-            .map(|partition| AddPartitionsToTxnPartitionResult {
-                partition_index: *partition,
-                partition_error_code: code,
-                ..Default::default()
-            })
-            .collect(),
-        ..Default::default()
-    };
+    let topic =
+        |topic: &m::add_partitions_to_txn_request::AddPartitionsToTxnTopic| AddPartitionsToTxnTopicResult {
+            name: topic.name.clone(),
+            results_by_partition: topic
+                .partitions
+                .iter()
+                .map(|partition| AddPartitionsToTxnPartitionResult {
+                    partition_index: *partition,
+                    partition_error_code: code,
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        };
     let mut response = m::AddPartitionsToTxnResponse::default();
     if version < 4 {
-        response.results_by_topic_v3_and_below =
-            request.v3_and_below_topics.iter().map(topic).collect();
+        response.results_by_topic_v3_and_below = request.v3_and_below_topics.iter().map(topic).collect();
     } else {
         response.results_by_transaction = request
             .transactions
@@ -189,7 +189,10 @@ fn groups(body: &CommandBody, version: i16, error_code: i16) -> Reply {
             Reply::OffsetDelete(m::OffsetDeleteResponse { error_code, ..Default::default() })
         }
         CommandBody::ConsumerGroupHeartbeat(_) => {
-            Reply::ConsumerGroupHeartbeat(m::ConsumerGroupHeartbeatResponse { error_code, ..Default::default() })
+            Reply::ConsumerGroupHeartbeat(m::ConsumerGroupHeartbeatResponse {
+                error_code,
+                ..Default::default()
+            })
         }
         CommandBody::DescribeGroups(request) => {
             use m::describe_groups_response::DescribedGroup;
@@ -248,7 +251,10 @@ fn admin(body: &CommandBody) -> Reply {
                 error_code: code,
                 ..Default::default()
             });
-            Reply::DeleteTopics(m::DeleteTopicsResponse { responses: responses.collect(), ..Default::default() })
+            Reply::DeleteTopics(m::DeleteTopicsResponse {
+                responses: responses.collect(),
+                ..Default::default()
+            })
         }
         // The others name many resources in nested lists; clients treat a closed connection as "try again".
         _ => Reply::Close("the log is being rebuilt; the outcome of this call is unknown"),

@@ -4,6 +4,7 @@
 //! answers leave and parked fetches are woken. A reader notes the sequence first and uses, per partition, the
 //! newest bounds not above it, so that all bounds in one answer are of one instant.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
@@ -108,6 +109,18 @@ impl View {
         if !touched.is_empty() {
             self.wakeups.lock().unwrap_or_else(PoisonError::into_inner).append(&mut touched);
         }
+    }
+
+    /// Publishes a whole state after a load: what is not among the bounds is gone.
+    pub fn publish_all(&self, sequence: u64, bounds: Vec<(TopicIdPartition, Bounds)>, image: Arc<Image>) {
+        let mut gone: BTreeSet<TopicIdPartition> =
+            self.partitions.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        for (partition, _) in &bounds {
+            gone.remove(partition);
+        }
+        let removals = gone.into_iter().map(|partition| (partition, None));
+        let all = bounds.into_iter().map(|(partition, bounds)| (partition, Some(bounds))).chain(removals);
+        self.publish(sequence, all.collect(), Some(image));
     }
 
     /// Lets the wake-up task run; called after the answers of the frame have been released.

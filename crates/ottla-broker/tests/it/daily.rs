@@ -49,7 +49,9 @@ fn parked_fetches() {
         let parked = reader.send(&fetch_request("t", 0, 0, 60_000), 11).await;
         assert_eq!(writer.produce("t", 0, &["woken"]).await, (0, 0));
         let answer = reader.receive::<m::FetchRequest>(parked, 11).await;
-        assert!(answer.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
+        assert!(
+            answer.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty())
+        );
 
         let parked = reader.send(&fetch_request("t", 0, 1, 60_000), 11).await;
         let behind = reader.send(&m::MetadataRequest::default(), 12).await;

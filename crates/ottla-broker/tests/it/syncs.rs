@@ -41,7 +41,10 @@ fn no_answer_before_its_sync() {
             let fetched = reader.fetch("t", 0, 0, 0).await;
             assert_eq!((fetched.values, fetched.high_watermark), (vec!["durable".to_owned()], 1));
         }
-        assert!(time::timeout(Duration::from_millis(50), writer.frame()).await.is_err(), "answered too early");
+        assert!(
+            time::timeout(Duration::from_millis(50), writer.frame()).await.is_err(),
+            "answered too early"
+        );
         gate.hold(false);
         let answer = writer.receive::<m::ProduceRequest>(held, 9).await;
         assert_eq!(answer.responses[0].partition_responses[0].base_offset, 1);

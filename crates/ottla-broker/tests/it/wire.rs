@@ -8,11 +8,11 @@ use ottla_broker::{Broker, Config};
 use ottla_env::net::{self, TcpStream};
 use ottla_env::{spawn, time};
 use ottla_protocol::batch::{BatchBuilder, BatchIter};
-use ottla_protocol::compression::Codec;
-use ottla_protocol::record::{self, NewRecord, RecordIter};
 use ottla_protocol::codec::{Message, Reader, Request, Writer};
+use ottla_protocol::compression::Codec;
 use ottla_protocol::header::{RequestHeader, ResponseHeader};
 use ottla_protocol::messages as m;
+use ottla_protocol::record::{self, NewRecord, RecordIter};
 use ottla_protocol::types::{Text, Uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -99,7 +99,8 @@ impl Wire {
             replication_factor: 1,
             ..Default::default()
         };
-        let request = m::CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+        let request =
+            m::CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
         let response = self.call(&request, 7).await;
         let topic = response.topics.first().expect("one topic");
         assert_eq!(topic.error_code, 0, "{:?}", topic.error_message);
@@ -158,8 +159,11 @@ pub fn fetch_request(topic: &str, partition: i32, offset: i64, wait_ms: i32) -> 
         partition_max_bytes: 1 << 20,
         ..Default::default()
     };
-    let topic =
-        m::fetch_request::FetchTopic { topic: Text::from(topic), partitions: vec![wanted], ..Default::default() };
+    let topic = m::fetch_request::FetchTopic {
+        topic: Text::from(topic),
+        partitions: vec![wanted],
+        ..Default::default()
+    };
     m::FetchRequest {
         max_wait_ms: wait_ms,
         min_bytes: 1,
@@ -177,5 +181,8 @@ fn values_of(records: Bytes) -> Vec<String> {
         let body = record::body_of(&batch.header, &batch.tail(), 1 << 20).expect("decodable");
         RecordIter::new(&batch.header, body).map(|record| record.expect("decodable"))
     });
-    records.filter_map(|record| record.value).map(|value| String::from_utf8(value.to_vec()).expect("text")).collect()
+    records
+        .filter_map(|record| record.value)
+        .map(|value| String::from_utf8(value.to_vec()).expect("text"))
+        .collect()
 }

@@ -51,7 +51,8 @@ fn partition_data(
     (high_watermark, log_start_offset): (i64, i64),
 ) -> PartitionData {
     let last_stable_offset = got.bounds.as_ref().map_or(-1, |published| published.bounds.last_stable_offset);
-    let aborted = |(producer_id, first_offset)| AbortedTransaction { producer_id, first_offset, ..Default::default() };
+    let aborted =
+        |(producer_id, first_offset)| AbortedTransaction { producer_id, first_offset, ..Default::default() };
     let mut data = PartitionData {
         partition_index: wanted.partition,
         error_code: got.error.code(),
@@ -77,7 +78,9 @@ fn partition_data(
 
 fn push(responses: &mut Vec<FetchableTopicResponse>, wanted: &Wanted, data: PartitionData) {
     match responses.last_mut() {
-        Some(topic) if topic.topic == wanted.topic && topic.topic_id == wanted.topic_id => topic.partitions.push(data),
+        Some(topic) if topic.topic == wanted.topic && topic.topic_id == wanted.topic_id => {
+            topic.partitions.push(data)
+        }
         _ => responses.push(FetchableTopicResponse {
             topic: wanted.topic.clone(),
             topic_id: wanted.topic_id,

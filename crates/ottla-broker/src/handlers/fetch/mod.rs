@@ -128,7 +128,8 @@ async fn poll(
 
 fn wanted_of(request: &FetchRequest) -> Vec<Wanted> {
     let topics = request.topics.iter();
-    let partitions = topics.flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)));
+    let partitions =
+        topics.flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)));
     let wanted = partitions.map(|(topic, partition)| Wanted {
         topic: topic.topic.clone(),
         topic_id: topic.topic_id,
@@ -143,7 +144,9 @@ fn wanted_of(request: &FetchRequest) -> Vec<Wanted> {
 fn forgotten_of(request: &FetchRequest) -> Vec<(Text, Uuid, i32)> {
     let topics = request.forgotten_topics_data.iter();
     topics
-        .flat_map(|topic| topic.partitions.iter().map(|partition| (topic.topic.clone(), topic.topic_id, *partition)))
+        .flat_map(|topic| {
+            topic.partitions.iter().map(|partition| (topic.topic.clone(), topic.topic_id, *partition))
+        })
         .collect()
 }
 

@@ -122,7 +122,12 @@ async fn read_one(
     let is_first = round.bytes == 0;
     let room = wanted.max_bytes.min(limits.bytes.saturating_sub(round.bytes));
     if wanted.fetch_offset >= end || (room == 0 && !is_first) {
-        return Got { error: ErrorCode::None, bounds: Some(published), chunks: Vec::new(), aborted: limits.read_committed.then(Vec::new) };
+        return Got {
+            error: ErrorCode::None,
+            bounds: Some(published),
+            chunks: Vec::new(),
+            aborted: limits.read_committed.then(Vec::new),
+        };
     }
     let read = match read_batches(shared, partition, wanted.fetch_offset, end, room).await {
         Ok(read) => read,
@@ -187,7 +192,8 @@ impl Got {
 impl Round {
     /// Takes the bytes' share of the budget: the first bytes of an answer wait for it, later ones do without.
     async fn hold(&mut self, shared: &Shared, bytes: usize) -> bool {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(crate::limits::FETCH_IN_FLIGHT_BYTES_MAX as u32);
+        let permits =
+            u32::try_from(bytes).unwrap_or(u32::MAX).min(crate::limits::FETCH_IN_FLIGHT_BYTES_MAX as u32);
         let budget = shared.fetch_budget.clone();
         let permit = match &mut self.held {
             None => budget.acquire_many_owned(permits).await.ok(),

@@ -159,7 +159,9 @@ impl State {
         {
             self.remove(id);
         }
-        if self.sessions.len() >= sessions_max || self.partitions + wanted.len() > FETCH_SESSION_PARTITIONS_MAX {
+        if self.sessions.len() >= sessions_max
+            || self.partitions + wanted.len() > FETCH_SESSION_PARTITIONS_MAX
+        {
             return 0;
         }
         let mut session = Session {
@@ -179,7 +181,8 @@ impl State {
 
     fn unused_id(&mut self) -> i32 {
         loop {
-            self.next_id = self.next_id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.next_id =
+                self.next_id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let id = (self.next_id >> 33) as i32;
             if id > 0 && !self.sessions.contains_key(&id) {
                 return id;
