@@ -39,8 +39,12 @@ pub(crate) use wire::read_frame;
 
 /// Most requests of one connection without an answer.
 const IN_FLIGHT_MAX: usize = 128;
-/// Bytes that decoding an answer may allocate, beside four times its length.
-const DECODE_BUDGET_BYTES: usize = 1 << 20;
+/// Bytes that decoding an answer may allocate, however short it is.
+const DECODE_BUDGET_BYTES_MIN: usize = 1 << 20;
+/// And beyond its length, however long it is.
+const DECODE_BUDGET_BYTES_MAX: usize = 256 << 20;
+/// Bytes that a structure takes in memory per byte on the wire, at most: what short elements come to.
+const DECODE_GROWTH_MAX: usize = 16;
 
 /// A connection to a broker, negotiated. Clones share it; it is closed when the last one is dropped.
 #[derive(Clone, Debug)]
@@ -286,7 +290,11 @@ impl<R: Message> Pending<R> {
     }
 
     fn decode(&self, bytes: Bytes) -> Result<R, CallError> {
-        let budget = bytes.len().saturating_mul(4).saturating_add(DECODE_BUDGET_BYTES);
+        let grown = bytes
+            .len()
+            .saturating_mul(DECODE_GROWTH_MAX)
+            .min(bytes.len().saturating_add(DECODE_BUDGET_BYTES_MAX));
+        let budget = grown.max(DECODE_BUDGET_BYTES_MIN);
         let mut reader = Reader::with_budget(bytes, budget);
         let decoded = ResponseHeader::decode(&mut reader, self.key, self.version)
             .and_then(|_| R::decode(&mut reader, self.version));

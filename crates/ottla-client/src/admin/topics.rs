@@ -57,6 +57,7 @@ pub struct TopicDescription {
 
 impl Admin {
     /// Creates a topic. One that exists is an error, unless an attempt of this very call may have made it.
+    /// If the future is dropped, it may be created.
     pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
         let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
             name: name.clone(),
@@ -96,7 +97,7 @@ impl Admin {
     }
 
     /// Deletes a topic with all its records. One that does not exist is an error, unless an attempt of this very
-    /// call may have deleted it.
+    /// call may have deleted it. If the future is dropped, it may be deleted.
     pub async fn delete_topic(&self, name: &Text) -> Result<(), AdminError> {
         let topic = DeleteTopicState { name: Some(name.clone()), ..DeleteTopicState::default() };
         let timeout_ms = self.timeout_ms();

@@ -103,9 +103,9 @@ impl View {
     }
 }
 
-/// A topic's metadata, absent when the answer holds an error for it or has gaps in its partitions.
+/// A topic's metadata, absent when the answer holds an error for it, no partition, or gaps between them.
 fn take_topic(topic: &MetadataResponseTopic, name: Text) -> Option<TopicMetadata> {
-    if topic.error_code != 0 {
+    if topic.error_code != 0 || topic.partitions.is_empty() {
         return None;
     }
     let mut leaders = vec![-1; topic.partitions.len()];

@@ -1,5 +1,7 @@
 //! Decodes what was fetched of one partition, batch by batch, as `poll` asks for it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use ottla_protocol::batch::{Batch, BatchError, BatchIter, parse_marker};
 use ottla_protocol::record::{Record, RecordIter, records_of};
@@ -16,8 +18,8 @@ pub(super) struct PartitionReader {
     pub(super) generation: u64,
     batches: BatchIter,
     isolation: Isolation,
-    /// The batch being read, and the offset behind its last.
-    open: Option<(RecordIter, i64)>,
+    /// The batch being read, and its offsets.
+    open: Option<(RecordIter, Range<i64>)>,
     start: i64,
     position: i64,
     decompressed_bytes_max: usize,
@@ -59,13 +61,16 @@ impl PartitionReader {
         records: &mut Vec<ConsumerRecord>,
     ) -> Result<bool, String> {
         loop {
-            if let Some((open, end)) = &mut self.open {
+            if let Some((open, offsets)) = &mut self.open {
                 if records.len() >= records_max {
                     return Ok(false);
                 }
                 match open.next() {
                     Some(record) => {
                         let record = record.map_err(|error| error.to_string())?;
+                        if !offsets.contains(&record.offset) {
+                            return Err(format!("record {} lies outside of its batch", record.offset));
+                        }
                         if record.offset >= self.position {
                             self.position = record.offset + 1;
                             records.push(shown(&self.topic_partition, record));
@@ -74,7 +79,7 @@ impl PartitionReader {
                     }
                     None => {
                         // compaction may have removed the last records: the batch still covers their offsets
-                        self.position = self.position.max(*end);
+                        self.position = self.position.max(offsets.end);
                         self.open = None;
                     }
                 }
@@ -92,7 +97,13 @@ impl PartitionReader {
     fn enter(&mut self, batch: &Batch) -> Result<(), String> {
         batch.check_crc().map_err(|error| error.to_string())?;
         let header = &batch.header;
-        let end = header.last_offset().saturating_add(1);
+        let end = header
+            .base_offset
+            .checked_add(i64::from(header.last_offset_delta))
+            .and_then(|last| last.checked_add(1));
+        let end = end.filter(|end| (0..*end).contains(&header.base_offset));
+        let end =
+            end.ok_or_else(|| format!("a batch claims impossible offsets from {} on", header.base_offset))?;
         let is_abort = header.is_control() && {
             let marker = parse_marker(header, &batch.tail()).map_err(|error| error.to_string())?;
             marker.is_some_and(|marker| !marker.commit)
@@ -103,7 +114,7 @@ impl PartitionReader {
             Verdict::Show => {
                 let records = records_of(header, &batch.tail(), self.decompressed_bytes_max)
                     .map_err(|error| error.to_string())?;
-                self.open = Some((records, end));
+                self.open = Some((records, header.base_offset..end));
             }
         }
         Ok(())

@@ -137,3 +137,18 @@ fn settings() {
     assert!(settings.set("group.id", "g").is_err(), "no membership here");
     assert!(settings.set("max.poll.records", "0").is_err());
 }
+
+/// Proves that offsets which no log can have are refused instead of computed with.
+#[test]
+fn impossible_offsets() {
+    let read = |bytes: Bytes| {
+        let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
+        let mut reader = PartitionReader::new(TopicPartition::new("t", 0), 0, 0, bytes, isolation, 1 << 20);
+        reader.read(10, &mut Vec::new()).expect_err("refused")
+    };
+    for base_offset in [i64::MAX, i64::MIN, -1] {
+        let mut batch = data(0, 2, -1, Codec::None).to_vec();
+        batch[..8].copy_from_slice(&base_offset.to_be_bytes());
+        assert!(read(batch.into()).contains("impossible"), "{base_offset}");
+    }
+}

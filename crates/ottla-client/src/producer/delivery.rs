@@ -121,7 +121,11 @@ impl Delivery {
             Err(_) => return Err(DeliveryError::Closed),
         };
         let written = outcome?;
-        let offset = if written.base_offset < 0 { -1 } else { written.base_offset + i64::from(self.index) };
+        let offset = if written.base_offset < 0 {
+            -1
+        } else {
+            written.base_offset.saturating_add(i64::from(self.index))
+        };
         let topic_partition = self.topic_partition;
         Ok(RecordMetadata { topic_partition, offset, log_append_time: written.log_append_time })
     }

@@ -30,13 +30,15 @@ pub(super) struct Verdict {
     aborted: usize,
     kills: Vec<Kill>,
     slowest_recovery: Option<(Duration, Victim)>,
-    /// Keys with another number of results than of lines, first ones.
-    bad_keys: Vec<(u64, u64, u64)>,
+    /// Key, records in, records out.
+    per_key: Vec<(u64, u64, u64)>,
     elapsed: Duration,
 }
 
-/// Keys that are named at most.
+/// Keys with other numbers than they must have that are named to people.
 const BAD_KEYS_MAX: usize = 10;
+/// Keys that are listed for machines.
+const LISTED_KEYS_MAX: usize = 1000;
 
 impl Verdict {
     /// Compares lines, input topic and output topic.
@@ -71,7 +73,7 @@ impl Verdict {
             aborted: orders.uncommitted.len() + results.uncommitted.len(),
             kills: kills.to_vec(),
             slowest_recovery: slowest_recovery(kills, scans),
-            bad_keys: bad_keys(input, results),
+            per_key: per_key(input, orders, results),
             elapsed,
         }
     }
@@ -102,8 +104,17 @@ impl Verdict {
         if let Some((took, victim)) = self.slowest_recovery {
             row("slowest recovery", format!("{} ({victim})", text::duration(took)));
         }
-        for (key, lines, results) in &self.bad_keys {
-            row(&format!("key customer-{key}"), format!("{lines} in, {results} out"));
+        let bad: Vec<_> =
+            self.per_key.iter().filter(|(_, records_in, records_out)| records_in != records_out).collect();
+        row(
+            "keys",
+            match bad.len() {
+                0 => "every one has as many records out as in".to_owned(),
+                bad => format!("{bad} have other numbers of records out than in:"),
+            },
+        );
+        for (key, records_in, records_out) in bad.into_iter().take(BAD_KEYS_MAX) {
+            row(&format!("  customer-{key}"), format!("{records_in} in, {records_out} out"));
         }
         let verdict = match (self.passed(), self.at_least_once) {
             (true, false) => {
@@ -146,6 +157,9 @@ impl Verdict {
             "slowest_recovery_ms": self.slowest_recovery.map(|(took, _)| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
             "seconds": self.elapsed.as_secs_f64(),
             "seed": self.seed,
+            "per_key": self.per_key.iter().take(LISTED_KEYS_MAX).map(|(key, records_in, records_out)| {
+                (format!("customer-{key}"), json!({ "in": records_in, "out": records_out }))
+            }).collect::<serde_json::Map<_, _>>(),
         })
     }
 }
@@ -163,16 +177,15 @@ fn changed(input: &Input, scans: &Scans) -> Result<u64> {
     Ok(changed)
 }
 
-/// Keys whose results are not as many as their lines.
-fn bad_keys(input: &Input, results: &Scan) -> Vec<(u64, u64, u64)> {
+/// Per key: lines in the input topic, records in the output topic.
+fn per_key(input: &Input, orders: &Scan, results: &Scan) -> Vec<(u64, u64, u64)> {
     let mut counts = std::collections::BTreeMap::new();
-    for (line, (count, _)) in results.lines.iter().enumerate() {
+    for (line, (order, result)) in orders.lines.iter().zip(&results.lines).enumerate() {
         let entry = counts.entry(line as u64 % input.keys()).or_insert((0, 0));
-        entry.0 += 1;
-        entry.1 += u64::from(*count);
+        entry.0 += u64::from(order.0.min(1));
+        entry.1 += u64::from(result.0);
     }
-    let bad = counts.into_iter().filter(|(_, (lines, results))| lines != results);
-    bad.map(|(key, (lines, results))| (key, lines, results)).take(BAD_KEYS_MAX).collect()
+    counts.into_iter().map(|(key, (records_in, records_out))| (key, records_in, records_out)).collect()
 }
 
 /// The longest time from a kill to the next append of the one that was hit; of anybody, when that was the broker.
