@@ -81,24 +81,46 @@ impl Fields<'_> {
     }
 }
 
-/// Writes all slices one behind the other, going on after partial writes.
-pub(crate) fn write_all(file: &dyn File, slices: &[&[u8]], mut position: u64) -> io::Result<()> {
-    let mut list: Vec<IoSlice<'_>> =
-        slices.iter().filter(|slice| !slice.is_empty()).map(|slice| IoSlice::new(slice)).collect();
-    let mut rest: &mut [IoSlice<'_>] = &mut list;
-    while !rest.is_empty() {
-        let count = rest.len().min(SLICES_MAX);
-        match file.write_vectored_at(&rest[..count], position) {
+/// Writes all slices one behind the other at `position`, going on after partial writes.
+///
+/// It goes on at the start of the block in which a partial write ended, with the same bytes once more: so no block
+/// is ever covered by two writes of which a power cut could keep the second alone.
+pub(crate) fn write_all(file: &dyn File, slices: &[&[u8]], position: u64) -> io::Result<()> {
+    let total: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+    let mut begin = 0;
+    let mut patience = 3; // with a file that takes less than a block at a time
+    while begin < total {
+        let written = match file.write_vectored_at(&skip(slices, begin), position + begin) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                position += written as u64;
-                IoSlice::advance_slices(&mut rest, written);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(written) => written as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
-        }
+        };
+        let end = begin + written;
+        let block = (position + end) / BLOCK_BYTES * BLOCK_BYTES;
+        begin = match block.checked_sub(position) {
+            Some(aligned) if end < total && aligned > begin => aligned,
+            _ if end < total && patience > 0 => {
+                patience -= 1;
+                begin
+            }
+            _ => end,
+        };
     }
     Ok(())
+}
+
+/// The slices from byte `begin` on, as many as one call takes.
+fn skip<'a>(slices: &[&'a [u8]], mut begin: u64) -> Vec<IoSlice<'a>> {
+    let mut rest = Vec::with_capacity(slices.len().min(SLICES_MAX));
+    for slice in slices {
+        let skipped = begin.min(slice.len() as u64);
+        begin -= skipped;
+        if skipped < slice.len() as u64 && rest.len() < SLICES_MAX {
+            rest.push(IoSlice::new(&slice[skipped as usize..]));
+        }
+    }
+    rest
 }
 
 /// Writes zeros from `from` up to `to`, in steps of at most `STEP_BYTES`.

@@ -27,7 +27,7 @@ pub(crate) enum Ready {
     /// The helper is filling one.
     Working,
     /// One is there.
-    Ready(Prepared),
+    Waiting(Prepared),
 }
 
 /// A file of zeros under a temporary name.
@@ -97,11 +97,11 @@ pub(crate) fn begin_file(
 /// Takes the file prepared ahead, if there is one; the helper will see that the next is wanted.
 pub(crate) fn take_ready(shared: &Shared) -> Option<Prepared> {
     let mut ready = shared.ready();
-    if !matches!(*ready, Ready::Ready(_)) {
+    if !matches!(*ready, Ready::Waiting(_)) {
         return None;
     }
     match std::mem::replace(&mut *ready, Ready::Wanted) {
-        Ready::Ready(prepared) => Some(prepared),
+        Ready::Waiting(prepared) => Some(prepared),
         Ready::Wanted | Ready::Working => None,
     }
 }
@@ -182,7 +182,7 @@ impl FilePreparer {
         });
         match filled {
             Ok(file) => {
-                *self.shared.ready() = Ready::Ready(Prepared { name, file, bytes });
+                *self.shared.ready() = Ready::Waiting(Prepared { name, file, bytes });
                 true
             }
             Err(error) => {

@@ -188,7 +188,7 @@ impl LogReader {
                     "a footer is damaged, scanning the file"
                 );
                 let seal = *self.shared.seals().get(&range.file).expect("a sealed file has a seal");
-                scan::partition_extents(&self.shared, file, &seal, partition).map_err(failed)?
+                scan::partition_extents(&self.shared, &file, &seal, partition).map_err(failed)?
             }
         };
         let extents = Arc::new(extents);

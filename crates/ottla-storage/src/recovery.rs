@@ -341,7 +341,7 @@ impl Opening {
             }
             self.report.rebuilt_indexes += 1;
             let (extents, damage) =
-                scan::rebuild(file, self.options.shard_id, &seal).map_err(io_error(&name))?;
+                scan::rebuild(&file, self.options.shard_id, &seal).map_err(io_error(&name))?;
             for (position, what) in damage {
                 self.note_damage(&seal, position, what);
             }
@@ -421,7 +421,7 @@ impl Opening {
             let bodies = if next <= contained { Bodies::Skip } else { Bodies::Check };
             match scanner.step(bodies).map_err(io_error(&file.file_name()))? {
                 Step::Frame(frame) => {
-                    let replayed = self.take_frame(at, frame)?;
+                    let replayed = self.take_frame(at, *frame)?;
                     self.replay = Some((at, scanner));
                     if replayed.is_some() {
                         return Ok(replayed);
@@ -445,11 +445,7 @@ impl Opening {
         Ok(None)
     }
 
-    fn take_frame(
-        &mut self,
-        at: usize,
-        frame: Box<ScannedFrame>,
-    ) -> Result<Option<RecoveredFrame>, OpenError> {
+    fn take_frame(&mut self, at: usize, frame: ScannedFrame) -> Result<Option<RecoveredFrame>, OpenError> {
         let header = frame.header;
         if at + 1 == self.files.len() {
             self.index.add(&frame::extents(&frame.entries, header.at));
@@ -550,7 +546,11 @@ impl Opening {
             }
         };
         for name in &self.temporary {
-            self.disk.remove(name).map_err(io_error(name))?;
+            match self.disk.remove(name) {
+                // The helper of an opening before this one gives up its own files, perhaps at this moment.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(io_error(name))?,
+            }
         }
         if previous.file != FileId(0) {
             self.seals.insert(previous.file, previous);

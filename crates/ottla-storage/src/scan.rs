@@ -289,12 +289,21 @@ fn entry_of(entry: &EntryHeader, body: &Bytes) -> Option<Entry> {
     agrees.then_some(Entry { kind: entry.kind, partition: entry.partition, header, tail })
 }
 
+/// The index of a file, and where it could not be read from the frames.
+type Rebuilt = (FileExtents, Vec<(u64, &'static str)>);
+
 /// The index of a sealed file from its frames. Damaged places are passed over and named; what they held is missing.
-pub(crate) fn rebuild(
-    file: Arc<dyn File>,
-    shard_id: u32,
-    seal: &Seal,
-) -> io::Result<(FileExtents, Vec<(u64, &'static str)>)> {
+pub(crate) fn rebuild(file: &Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<Rebuilt> {
+    let mut rebuilt = rebuild_once(file.clone(), shard_id, seal)?;
+    for _ in 1..READINGS {
+        if !rebuilt.1.is_empty() {
+            rebuilt = rebuild_once(file.clone(), shard_id, seal)?;
+        }
+    }
+    Ok(rebuilt)
+}
+
+fn rebuild_once(file: Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<Rebuilt> {
     let mut extents = FileExtents::new();
     let mut damage = Vec::new();
     let identity = Identity { shard_id, file: seal.file, nonce: seal.nonce, epoch: None };
@@ -326,7 +335,7 @@ pub(crate) fn rebuild(
 /// One partition's extents of a sealed file, from its frames.
 pub(crate) fn partition_extents(
     shared: &Shared,
-    file: Arc<dyn File>,
+    file: &Arc<dyn File>,
     seal: &Seal,
     partition: &TopicIdPartition,
 ) -> io::Result<Vec<Extent>> {

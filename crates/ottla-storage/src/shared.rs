@@ -18,6 +18,9 @@ use crate::options::{FileId, FrameSequence, LogOptions};
 use crate::prepare::Ready;
 use crate::tail::TailCache;
 
+/// Extents read back from footers.
+pub(crate) type FooterCache = Cache<(FileId, TopicIdPartition), Arc<Vec<Extent>>>;
+
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: LogOptions,
@@ -26,7 +29,7 @@ pub(crate) struct Shared {
     index: RwLock<Index>,
     tail: Mutex<TailCache>,
     files: Mutex<Cache<FileId, Arc<dyn File>>>,
-    footers: Mutex<Cache<(FileId, TopicIdPartition), Arc<Vec<Extent>>>>,
+    footers: Mutex<FooterCache>,
     seals: Mutex<BTreeMap<FileId, Seal>>,
     ready: Mutex<Ready>,
     durable: AtomicU64,
@@ -74,7 +77,7 @@ impl Shared {
         lock(&self.tail)
     }
 
-    pub(crate) fn footers(&self) -> MutexGuard<'_, Cache<(FileId, TopicIdPartition), Arc<Vec<Extent>>>> {
+    pub(crate) fn footers(&self) -> MutexGuard<'_, FooterCache> {
         lock(&self.footers)
     }
 

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use ottla_env::disk::LockGuard;
 use ottla_protocol::entry::Entry;
+use ottla_protocol::types::TopicIdPartition;
 
 use crate::error::{AppendError, NotWritten};
 use crate::file_header::Seal;
 use crate::frame::{self, FrameHeader, Plan};
+use crate::index::Extent;
 use crate::layout::{BLOCK_BYTES, PADDING, align_up, write_all, write_zeros};
 use crate::options::{Durability, DurableEnd, FrameSequence};
 use crate::prepare::{BeginError, OpenFile, Ready, begin_file, discard, take_ready};
@@ -79,9 +81,10 @@ impl LogWriter {
             let bytes = entries.iter().map(|entry| entry.batch_bytes() as u64).sum();
             AppendError::NotWritten(NotWritten::TooLarge { bytes, max })
         })?;
-        self.check_offsets(&plan);
         let padded = align_up(plan.frame_bytes);
         self.make_room(padded)?;
+        let extents = frame::extents(plan.entries(), self.file.end);
+        self.check_offsets(&extents);
         let header = FrameHeader {
             shard_id: self.shared.options.shard_id,
             file: self.file.id,
@@ -102,7 +105,7 @@ impl LogWriter {
         written.and_then(|()| self.sync()).map_err(|error| self.die(error))?;
 
         let given_up = self.shared.tail().push(self.file.id, self.file.end, pieces);
-        self.shared.index_mut().add(&frame::extents(plan.entries(), self.file.end));
+        self.shared.index_mut().add(&extents);
         drop(given_up);
         self.file.end += padded;
         self.sequence = header.sequence;
@@ -141,12 +144,15 @@ impl LogWriter {
 
     /// A partition's batches follow one another without a gap: whatever breaks that is a bug above us, and must not
     /// reach the disk.
-    fn check_offsets(&self, plan: &Plan) {
+    fn check_offsets(&self, extents: &[(TopicIdPartition, Extent)]) {
         let index = self.shared.index();
-        for (partition, extent) in frame::extents(plan.entries(), 0) {
-            if let Some(end) = index.end_offset(&partition) {
-                assert!(extent.first_offset >= end, "offsets of {partition:?} go back");
+        let mut last: Option<(TopicIdPartition, i64)> = None;
+        for (partition, extent) in extents {
+            let in_frame = last.filter(|(before, _)| before == partition).map(|(_, end)| end);
+            if let Some(end) = in_frame.or_else(|| index.end_offset(partition)) {
+                assert_eq!(extent.first_offset, end, "the offsets of {partition:?} have a gap");
             }
+            last = Some((*partition, extent.last_offset + 1));
         }
     }
 
@@ -171,7 +177,7 @@ impl LogWriter {
         let fits = self.file.end + padded <= options.file_bytes;
         let allocated = self.file.end + padded <= self.file.allocated;
         // A file that would have to grow is left as soon as a prepared one is there.
-        let better = !allocated && !empty && matches!(*self.shared.ready(), Ready::Ready(_));
+        let better = !allocated && !empty && matches!(*self.shared.ready(), Ready::Waiting(_));
         if self.must_seal || better || (!fits && !empty) {
             self.next_file(padded)?;
         }

@@ -154,6 +154,33 @@ fn snapshots_shorten_replay() {
     });
 }
 
+/// Proves that the bytes of format version 1 stay as they are: a log of fixed content, ids and nonces has fixed
+/// checksums. Whoever changes them changes the version, `docs/format.md` and the fixtures.
+#[test]
+fn the_format_is_pinned() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::default());
+    let (mut opened, _) = fill(&disk, 20, true);
+    let info = SnapshotInfo { frame_sequence: FrameSequence(20), epoch: 0, position: 20, shard_time: 19 };
+    let mut snapshot = opened.snapshots.begin(info).expect("begun");
+    snapshot.chunk(b"the state").expect("written");
+    snapshot.finish().expect("finished");
+    while opened.preparer.run_once() {}
+    let files = super::support::Image::of(&*disk).0;
+    let sums: Vec<(&str, usize, u32)> = files
+        .iter()
+        .filter(|(name, _)| !name.ends_with("tmp"))
+        .map(|(name, bytes)| (&name[12..], bytes.len(), crate::layout::crc32c(bytes)))
+        .collect();
+    let pinned = [
+        ("00000001.log", 20896, 3565078428),
+        ("00000002.log", 62256, 3451171138),
+        ("00000003.log", 62256, 2252354497),
+        ("00000004.log", 65536, 341878681),
+        ("00000020-0000000000.snapshot", 217, 1177361761),
+    ];
+    assert_eq!(sums, pinned);
+}
+
 /// Proves that a second opener is refused while the first lives, and that a foreign folder is left as it is.
 #[test]
 fn others_are_refused() {
