@@ -193,3 +193,26 @@ fn time_out() {
         assert!(matches!(error, TransactionError::Fenced { .. }), "{error}");
     });
 }
+
+/// Proves that a transaction can be ended on one partition by a marker, past its coordinator, and that its producer
+/// can still abort it afterwards.
+#[test]
+fn abort_by_marker() {
+    let broker = Broker::start();
+    block_on(async {
+        topic(&broker).await;
+        let mut producer = producer(&broker, "x").await;
+        let (producer_id, _) = producer.producer_id_and_epoch();
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to("t").partition(1).value("hidden")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        let id = producer_id.to_string();
+        let nobody = broker.ottla(&["txn", "abort", "--partition", "t/0", "--producer-id", &id], "");
+        assert!(nobody.code == 1 && nobody.stderr.contains("no open transaction"), "{nobody:?}");
+        broker.ok(&["txn", "abort", "--partition", "t/1", "--producer-id", &id], "");
+        assert!(broker.ok(&["txn", "why", "t"], "").contains("nobody"));
+        transaction.abort().await.expect("aborted");
+        let mut committed = consumer(&broker, IsolationLevel::ReadCommitted).await;
+        assert_eq!(read(&mut committed).await, Vec::<String>::new());
+    });
+}
