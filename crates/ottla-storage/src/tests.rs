@@ -3,6 +3,7 @@
 mod conformance;
 mod crash;
 mod damage;
+mod faults;
 mod memory;
 mod power;
 mod support;
