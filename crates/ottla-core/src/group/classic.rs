@@ -36,8 +36,12 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(super) use state::{ClassicGroup, State};
-pub(super) use stored::{Stored, tombstone};
+pub(super) use state::{ClassicGroup, State, subscription};
+pub(super) use join::{
+    KNOWN_ID, check as check_join, new_member_id, refused as join_refused,
+};
+pub(super) use stored::{Stored, record, tombstone};
+pub(super) use sync::refused as sync_refused;
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,4 +254,19 @@ pub(crate) fn connection_closed(step: &mut Step<'_>, connection: ConnectionId) {
 /// Fires the timers of a group that are due; putting it back schedules the next look.
 pub(super) fn tick(step: &mut Step<'_>, id: &Text) {
     change(step, id, |group, turn| group.tick(turn));
+}
+
+/// The group becomes one of the consumer protocol: whoever waits is called to join again.
+pub(super) fn dismiss(step: &mut Step<'_>, id: &Text) {
+    change(step, id, |group, turn| group.dismiss(turn));
+}
+
+/// The group was one of the consumer protocol until its record was written just now: its members are called to
+/// join again.
+pub(super) fn take_over(step: &mut Step<'_>, id: &Text) {
+    let (config, now) = (step.state.config.clone(), step.now);
+    change(step, id, |group, turn| {
+        group.begin_epoch(&config, now);
+        group.prepare_rebalance(turn);
+    });
 }

@@ -6,7 +6,9 @@
 //!
 //! Files: `state` (what is durable), `member` (one member and its next step), `record`, `assignment`, `assignor`,
 //! `re2` and `subscription` (which topics a member means), `heartbeat`, `settle` (from a changed group to a
-//! member's next step), `departure` (leaving, fencing, timers), `describe`, `offsets` (who may commit).
+//! member's next step), `departure` (leaving, fencing, timers), `describe`, `offsets` (who may commit),
+//! `classic_member` (members of the classic protocol), `migrate` (from and to classic groups), `embedded` (what
+//! classic members say in bytes).
 //!
 //! Three epochs: the group's grows when members, subscriptions or subscribed topics change; the target's is the
 //! group epoch it was made for; a member's says how far the member has come.
@@ -29,8 +31,10 @@ use crate::shard::{Decoder, Encoder, NewRecord, RestoreError, ShardState, Step};
 
 mod assignment;
 mod assignor;
+mod classic_member;
 mod departure;
 mod describe;
+mod embedded;
 mod heartbeat;
 mod member;
 mod migrate;
@@ -43,11 +47,11 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
+pub(super) use classic_member::{heartbeat, join_group, leave_group, sync_group};
 pub(super) use departure::tick;
 pub(crate) use describe::consumer_group_describe;
 pub(crate) use heartbeat::consumer_group_heartbeat;
 use member::{Member, MemberState};
-pub(super) use migrate::{heartbeat, join_group, leave_group, sync_group};
 pub(super) use record::Change;
 pub(super) use state::Stored;
 
@@ -70,11 +74,14 @@ struct Timers {
     session_at: i64,
     /// When it must have given up what it was told to, ms, and the member epoch at which it was told.
     revocation: Option<(i64, i32)>,
+    /// When a classic member must have sent the SyncGroup or JoinGroup that is its turn, ms.
+    turn_at: Option<i64>,
 }
 
 impl Timers {
     fn next(&self) -> i64 {
-        self.revocation.map_or(self.session_at, |(at, _)| at.min(self.session_at))
+        let revocation = self.revocation.map(|(at, _)| at);
+        revocation.into_iter().chain(self.turn_at).fold(self.session_at, i64::min)
     }
 }
 
@@ -120,12 +127,17 @@ impl ConsumerGroup {
 
     /// Fresh timers.
     pub(super) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
+        self.start_timers(config.group_consumer_session_timeout_ms, now);
+    }
+
+    /// Gives every member a whole session, and time to give up what it was told to.
+    fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
         self.resolved_at = None;
         let timers = self.stored.members.iter().map(|(id, member)| {
-            let session_at = now.0.saturating_add(session_timeout_ms(member, config.group_consumer_session_timeout_ms));
+            let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
             let revoking = member.current.state == MemberState::Unrevoked;
             let revocation = revoking.then(|| revocation(member, now));
-            (id.clone(), Timers { session_at, revocation })
+            (id.clone(), Timers { session_at, revocation, turn_at: None })
         });
         self.timers = timers.collect();
     }
@@ -139,7 +151,8 @@ impl ConsumerGroup {
     pub(super) fn shift_deadlines(&mut self, by_ms: i64) {
         for timers in self.timers.values_mut() {
             timers.session_at = timers.session_at.saturating_add(by_ms);
-            if let Some((at, _)) = &mut timers.revocation {
+            let revocation = timers.revocation.as_mut().map(|(at, _)| at);
+            for at in revocation.into_iter().chain(&mut timers.turn_at) {
                 *at = at.saturating_add(by_ms);
             }
         }

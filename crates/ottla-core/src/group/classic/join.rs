@@ -20,7 +20,7 @@ use crate::command::Context;
 use crate::shard::{ShardState, Step};
 
 /// First version in which a dynamic member must come with an id that it was given (KIP-394).
-const KNOWN_ID: i16 = 4;
+pub(in crate::group) const KNOWN_ID: i16 = 4;
 /// First version in which the name of the protocol may be null.
 const NULL_PROTOCOL: i16 = 7;
 /// First version in which a leader may be told not to assign (KIP-814).
@@ -31,7 +31,7 @@ const NEW_MEMBER_MS: i64 = 5 * 60_000;
 const ID_PREFIX_BYTES_MAX: usize = 1024;
 
 /// An answer that refuses.
-pub(super) fn refused(code: ErrorCode, version: i16, member_id: Text) -> m::JoinGroupResponse {
+pub(in crate::group) fn refused(code: ErrorCode, version: i16, member_id: Text) -> m::JoinGroupResponse {
     m::JoinGroupResponse {
         error_code: code.code(),
         protocol_name: (version < NULL_PROTOCOL).then_some(Text::EMPTY),
@@ -41,7 +41,7 @@ pub(super) fn refused(code: ErrorCode, version: i16, member_id: Text) -> m::Join
 }
 
 /// What can be refused without a look at a classic group: 24, 26, 25, and the bounds.
-pub(super) fn check(state: &ShardState, request: &m::JoinGroupRequest) -> Result<(), ErrorCode> {
+pub(in crate::group) fn check(state: &ShardState, request: &m::JoinGroupRequest) -> Result<(), ErrorCode> {
     let (config, groups) = (&state.config, &state.groups);
     if request.group_id.is_empty() {
         return Err(ErrorCode::InvalidGroupId);
@@ -67,7 +67,7 @@ pub(super) fn check(state: &ShardState, request: &m::JoinGroupRequest) -> Result
 }
 
 /// The id that a new member would get: Kafka's form, the client's or instance's name and a unique number.
-pub(super) fn new_member_id(step: &Step<'_>, context: &Context, request: &m::JoinGroupRequest) -> Text {
+pub(in crate::group) fn new_member_id(step: &Step<'_>, context: &Context, request: &m::JoinGroupRequest) -> Text {
     let name = request.group_instance_id.as_ref().unwrap_or(&context.client_id);
     let mut end = name.len().min(ID_PREFIX_BYTES_MAX);
     while !name.is_char_boundary(end) {

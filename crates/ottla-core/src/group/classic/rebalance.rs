@@ -76,6 +76,18 @@ impl ClassicGroup {
         }
     }
 
+    /// Calls whoever waits to join again, somewhere else.
+    pub(super) fn dismiss(&mut self, turn: &mut Turn) {
+        let waiting: Vec<(Text, Waiting)> = self
+            .members
+            .iter_mut()
+            .map(|(id, member)| (id.clone(), std::mem::take(&mut member.waiting)))
+            .collect();
+        for (id, waiting) in waiting {
+            self.answer_with(turn, &id, waiting, ErrorCode::RebalanceInProgress);
+        }
+    }
+
     /// Members are gone.
     pub(super) fn after_removal(&mut self, turn: &mut Turn) {
         if self.state != State::Empty {

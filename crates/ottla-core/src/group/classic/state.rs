@@ -343,6 +343,11 @@ impl ClassicGroup {
         self.members.iter()
     }
 
+    /// Whether a member can come back: it was answered, or knows its id.
+    pub(in crate::group) fn is_known(member: &Member) -> bool {
+        !member.is_new || member.knows_id
+    }
+
     /// Whether ids wait for their members.
     pub(in crate::group) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
@@ -385,7 +390,7 @@ impl ClassicGroup {
 }
 
 /// What a consumer subscribes to; none when it cannot be read.
-fn subscription(metadata: &Bytes) -> Option<ConsumerProtocolSubscription> {
+pub(in crate::group) fn subscription(metadata: &Bytes) -> Option<ConsumerProtocolSubscription> {
     let mut reader = Reader::new(metadata.clone());
     let version = reader.i16().ok()?;
     if version < 0 {

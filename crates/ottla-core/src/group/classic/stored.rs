@@ -78,7 +78,7 @@ fn key(group: &Text) -> Bytes {
 }
 
 /// The record of a group.
-pub(super) fn record(group: &Text, value: GroupMetadataValue) -> NewRecord {
+pub(in crate::group) fn record(group: &Text, value: GroupMetadataValue) -> NewRecord {
     NewRecord { key: key(group), value: Some(encode(&value)) }
 }
 

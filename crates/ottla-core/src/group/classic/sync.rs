@@ -19,7 +19,7 @@ use crate::decision::Reply;
 const WITH_PROTOCOL: i16 = 5;
 
 /// An answer that refuses.
-pub(super) fn refused(code: ErrorCode) -> m::SyncGroupResponse {
+pub(in crate::group) fn refused(code: ErrorCode) -> m::SyncGroupResponse {
     m::SyncGroupResponse { error_code: code.code(), ..m::SyncGroupResponse::default() }
 }
 

@@ -53,7 +53,11 @@ pub(super) fn remove(step: &mut Step<'_>, group: &Text, member_ids: &[Text]) {
     let used: Vec<_> = remaining.filter_map(|(_, member)| member.metadata.regex.as_ref()).collect();
     let unused = stored.regexes.keys().filter(|regex| !used.contains(regex));
     changes.extend(unused.map(|regex| Change::Regex(regex.clone(), None)));
-    changes.push(Change::Group(Some((stored.epoch.saturating_add(1), stored.metadata_hash))));
+    // A group that becomes a classic one keeps its epoch: it is the generation that its members know.
+    let becomes_classic = migrate::may_downgrade(step.state, stored, member_ids);
+    if !becomes_classic {
+        changes.push(Change::Group(Some((stored.epoch.saturating_add(1), stored.metadata_hash))));
+    }
     write(step, group, &changes);
     for member_id in member_ids {
         forget_timers(step, group, member_id);
@@ -62,7 +66,9 @@ pub(super) fn remove(step: &mut Step<'_>, group: &Text, member_ids: &[Text]) {
     if let Some(consumer) = get_mut(step.state, group) {
         consumer.resolved_at = None;
     }
-    migrate::after_removal(step, group);
+    if becomes_classic {
+        migrate::downgrade(step, group);
+    }
 }
 
 /// Stops the timers of who is no member any more.
@@ -81,7 +87,9 @@ pub(in crate::group) fn tick(step: &mut Step<'_>, group: &Text) {
         at <= now_ms && current.is_some_and(|current| current.state == MemberState::Unrevoked && current.epoch == epoch)
     };
     let due = consumer.timers.iter().filter(|(member_id, timers)| {
-        timers.session_at <= now_ms || timers.revocation.is_some_and(|revocation| is_late(member_id, revocation))
+        timers.session_at <= now_ms
+            || timers.turn_at.is_some_and(|at| at <= now_ms)
+            || timers.revocation.is_some_and(|revocation| is_late(member_id, revocation))
     });
     let due: Vec<Text> = due.map(|(member_id, _)| member_id.clone()).collect();
     if !due.is_empty() {

@@ -23,7 +23,6 @@ use super::state::Stored;
 use super::{ID_BYTES_MAX, departure, get, migrate, settle, write};
 use crate::command::Context;
 use crate::decision::Reply;
-use crate::group::protocol::Protocol;
 use crate::shard::{ShardState, Step};
 
 /// First version in which the client makes its member id.
@@ -269,7 +268,8 @@ fn find_place(stored: &Stored, request: &m::ConsumerGroupHeartbeatRequest) -> Re
     if *holder_id == request.member_id {
         return Ok(Place::Own(Arc::clone(holder)));
     }
-    if holder.current.epoch != AWAY_EPOCH {
+    // A classic member says nothing when it goes to come back as a consumer.
+    if holder.current.epoch != AWAY_EPOCH && !holder.is_classic() {
         let message = format!("the instance {instance_id} is in use by another member");
         return refused(ErrorCode::UnreleasedInstanceId, message);
     }
@@ -384,12 +384,4 @@ fn assignment(current: &Current) -> response::Assignment {
         })
         .collect();
     response::Assignment { topic_partitions, ..Default::default() }
-}
-
-/// Whether a consumer may join a group that has no consumer protocol yet.
-pub(super) fn is_open(protocol: &Protocol) -> bool {
-    match protocol {
-        Protocol::None | Protocol::Consumer(_) => true,
-        Protocol::Classic(group) => group.members().next().is_none(),
-    }
 }

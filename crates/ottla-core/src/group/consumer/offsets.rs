@@ -15,6 +15,8 @@ use crate::group::commit::Committer;
 
 /// First version of OffsetCommit that knows this protocol's epochs.
 const MEMBER_EPOCHS: i16 = 9;
+/// First version of TxnOffsetCommit that may see the code for a wrong one.
+const TXN_STALE_EPOCH: i16 = 6;
 
 impl ConsumerGroup {
     /// Whether this committer may commit offsets: 25, 35, 113, and 22 for members of the classic protocol.
@@ -31,7 +33,12 @@ impl ConsumerGroup {
         if !transactional && !member.is_classic() && committer.version < MEMBER_EPOCHS {
             return Err(ErrorCode::UnsupportedVersion);
         }
-        check_epoch(member, epoch, committer.partitions)
+        check_epoch(member, epoch, committer.partitions).map_err(|code| match code {
+            ErrorCode::StaleMemberEpoch if transactional && committer.version < TXN_STALE_EPOCH => {
+                ErrorCode::IllegalGeneration
+            }
+            code => code,
+        })
     }
 
     /// Whether this member may fetch offsets (version 9 and later): 25, 113.

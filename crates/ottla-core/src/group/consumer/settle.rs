@@ -118,7 +118,7 @@ pub(super) fn touch(step: &mut Step<'_>, group: &Text, member_id: &Text) {
     let Some(consumer) = get_mut(step.state, group) else { return };
     let Some(member) = consumer.stored.member(member_id) else { return };
     let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
-    let fresh = super::Timers { session_at, revocation: None };
+    let fresh = super::Timers { session_at, revocation: None, turn_at: None };
     consumer.timers.entry(member_id.clone()).or_insert(fresh).session_at = session_at;
     step.state.groups.schedule(group, session_at);
 }

@@ -4,7 +4,8 @@
 //! Place in the walk: `settle` asks here when a subscription changed or when topics did.
 //!
 //! Invariants: a regular expression is resolved when its first member comes and again after every change of
-//! topics; its record goes with its last member. Internal topics match no expression.
+//! topics; its record goes with its last member. Internal topics match like others,
+//! as in Kafka.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +30,7 @@ pub(super) fn resolve(stored: &Stored, topics: &Topics, all: bool, now: ShardTim
     if stale.is_empty() {
         return changes;
     }
-    let names: Vec<&Text> =
-        topics.map().sorted().into_iter().filter(|topic| !topic.is_internal()).map(|topic| &topic.name).collect();
+    let names: Vec<&Text> = topics.map().sorted().into_iter().map(|topic| &topic.name).collect();
     let version = i64::try_from(topics.rests_on().0).unwrap_or(i64::MAX);
     for regex in stale {
         // A pattern in a record was compiled once; if it cannot be any more, it matches nothing.
