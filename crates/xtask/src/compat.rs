@@ -34,10 +34,8 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "clients",
         script: "suite-clients",
-        about: "four clients that can read without a group",
-        arguments: "confluent aio kafkapython kcat codec_none codec_gzip codec_snappy codec_lz4 codec_zstd keys \
-            headers idempotent txn_commit txn_abort txn_fencing txn_timeout isolation seek_timestamp \
-            delete_records offset_reset unknown_topic too_large",
+        about: "one list of cases for six clients",
+        arguments: "",
         config: None,
         restarts: false,
         usual: true,
@@ -45,8 +43,8 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "eos",
         script: "suite-eos",
-        about: "exactly-once semantics at the wire: the scenarios without group members, and late messages",
-        arguments: "--target ottla 1-65 67 68 81-86 90",
+        about: "exactly-once semantics at the wire, and late messages",
+        arguments: "--target ottla",
         config: Some("eos/short-sweeps"),
         restarts: true,
         usual: true,
