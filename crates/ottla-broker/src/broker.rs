@@ -75,6 +75,7 @@ impl Broker {
         let mut random = OsRng;
         config.core.hash_seed = random.next_u64();
         let inbox = Arc::new(Inbox::default());
+        let machine = (clock.clone(), disk.clone());
         let setup = OwnerSetup {
             disk,
             log: log_options(&config),
@@ -101,7 +102,7 @@ impl Broker {
         let advertised = advertised(&config, address)?;
         let (stop, stopping) = watch::channel(false);
         let seed = random.next_u64();
-        let shared = Arc::new(Shared::new(config, advertised, shard, view.clone(), clock, seed, stopping));
+        let shared = Arc::new(Shared::new(config, advertised, shard, view.clone(), machine, seed, stopping));
         let wakeups = spawn::task("wakeups", async move { view.run_wakeups().await });
         let listener = spawn::task("listener", accept::run(socket, shared));
         Ok(Self { address, stop, listener, wakeups, inbox, owner })

@@ -55,3 +55,7 @@ pub const DECOMPRESSED_BYTES_MAX: usize = 128 << 20;
 pub const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Pause between attempts to take the lock.
 pub const LOCK_RETRY: Duration = Duration::from_millis(50);
+/// Partitions in one answer to DescribeTopicPartitions (`max.request.partition.size.limit`).
+pub const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
+/// Partitions that one admin request may name whose answer is larger than itself.
+pub const ADMIN_PARTITIONS_MAX: usize = 100_000;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ottla_env::clock::Clock;
+use ottla_env::disk::Disk;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
@@ -30,6 +31,8 @@ pub struct Shared {
     pub sessions: FetchSessions,
     /// The machine's clock, for timestamps' bounds.
     pub clock: Arc<dyn Clock>,
+    /// The folder of the data, to ask how much room there is.
+    pub disk: Arc<dyn Disk>,
     stop: watch::Receiver<bool>,
 }
 
@@ -40,7 +43,7 @@ impl Shared {
         advertised: (String, u16),
         shard: ShardHandle,
         view: Arc<View>,
-        clock: Arc<dyn Clock>,
+        (clock, disk): (Arc<dyn Clock>, Arc<dyn Disk>),
         session_seed: u64,
         stop: watch::Receiver<bool>,
     ) -> Self {
@@ -56,8 +59,15 @@ impl Shared {
             shard,
             view,
             clock,
+            disk,
             stop,
         }
+    }
+
+    /// The folder of the data as an absolute path, under which clients know it.
+    pub fn log_dir(&self) -> String {
+        let dir = &self.config.dir;
+        std::path::absolute(dir).map_or_else(|_| dir.clone(), |path| path.to_string_lossy().into_owned())
     }
 
     /// Ready once the broker stops.

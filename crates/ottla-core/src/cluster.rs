@@ -27,24 +27,30 @@ pub mod config;
 mod create;
 mod delete;
 mod delete_records;
+mod features;
 mod image;
 mod names;
+mod partitions;
 pub(crate) mod records;
+mod replicas;
 #[cfg(test)]
 mod tests;
 mod topics;
 
-pub(crate) use alter::incremental_alter_configs;
+pub(crate) use alter::{alter_configs, incremental_alter_configs};
 pub(crate) use bootstrap::bootstrap;
 pub(crate) use create::{auto_create_topics, create_topics};
 pub(crate) use delete::delete_topics;
 pub(crate) use delete_records::delete_records;
+pub(crate) use features::update_features;
 pub use image::Image;
 pub use names::{
     CONSUMER_OFFSETS, TOPIC_NAME_BYTES_MAX, TRANSACTION_STATE, coordinator_partition, is_internal,
     validate_name,
 };
+pub(crate) use partitions::create_partitions;
 use records::ControlRecord;
+pub use replicas::check_replicas;
 pub use topics::Topic;
 pub(crate) use topics::{TopicMap, Topics};
 
@@ -58,6 +64,8 @@ pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
 pub const TRANSACTION_VERSION: &str = "transaction.version";
 /// The feature that says whether there are consumer groups (KIP-848): 1.
 pub const GROUP_VERSION: &str = "group.version";
+/// Features with the lowest and highest level that this broker can run, by name.
+pub const SUPPORTED_FEATURES: &[(&str, i16, i16)] = &[(GROUP_VERSION, 0, 1), (TRANSACTION_VERSION, 0, 2)];
 /// In the key of a dynamic setting: for every broker.
 pub(crate) const EVERY_BROKER: i32 = -1;
 /// More partitions than any topic has; a record that names more is damaged.

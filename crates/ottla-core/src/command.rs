@@ -71,6 +71,9 @@ pub enum CommandBody {
     DeleteTopics(m::DeleteTopicsRequest),
     DeleteRecords(m::DeleteRecordsRequest),
     IncrementalAlterConfigs(m::IncrementalAlterConfigsRequest),
+    AlterConfigs(m::AlterConfigsRequest),
+    CreatePartitions(m::CreatePartitionsRequest),
+    UpdateFeatures(m::UpdateFeaturesRequest),
     /// Metadata asks for topics that do not exist yet (`auto.create.topics.enable`).
     AutoCreateTopics(Vec<Text>),
     /// The first start of a folder: cluster id, features and internal topics become records.

@@ -71,6 +71,9 @@ pub enum Reply {
     DeleteTopics(m::DeleteTopicsResponse),
     DeleteRecords(m::DeleteRecordsResponse),
     IncrementalAlterConfigs(m::IncrementalAlterConfigsResponse),
+    AlterConfigs(m::AlterConfigsResponse),
+    CreatePartitions(m::CreatePartitionsResponse),
+    UpdateFeatures(m::UpdateFeaturesResponse),
     /// The command is done and has no response of its own (AutoCreateTopics, Bootstrap, acks=0).
     Done,
     /// No answer: close the connection, and say why in the log.

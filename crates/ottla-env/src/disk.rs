@@ -56,6 +56,10 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self) -> io::Result<()>;
     /// Free bytes for this process on the file system.
     fn free_bytes(&self) -> io::Result<u64>;
+    /// Bytes of the file system, free or not; none where there is no such number.
+    fn total_bytes(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
     /// Takes the folder for this process alone: an exclusive lock on the file `LOCK_FILE` (made if absent),
     /// which then holds our process id as text. Creates nothing else.
     fn lock(&self) -> Result<LockGuard, LockError>;

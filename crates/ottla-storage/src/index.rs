@@ -164,6 +164,23 @@ impl Index {
         Some(last.or_else(|| line.sealed.last().map(|range| range.last_offset))? + 1)
     }
 
+    /// Bytes of a partition's extents that are in memory, and where footers hold the others.
+    pub(crate) fn sizes(&self, partition: &TopicIdPartition) -> (u64, Vec<(FileRange, FooterBlock)>) {
+        let Some(line) = self.lines.get(partition) else { return (0, Vec::new()) };
+        let sum = |extents: &[Extent]| extents.iter().map(|extent| u64::from(extent.bytes)).sum::<u64>();
+        let mut bytes = sum(&line.open);
+        let mut elsewhere = Vec::new();
+        for range in &line.sealed {
+            let resident = self.resident.get(&range.file).and_then(|file| file.get(partition));
+            match (resident, range.block) {
+                (Some(extents), _) => bytes += sum(extents),
+                (None, Some(block)) => elsewhere.push((*range, block)),
+                (None, None) => panic!("a sealed range is resident or has a block in a footer"),
+            }
+        }
+        (bytes, elsewhere)
+    }
+
     /// The first extents that end at or behind `offset`: of one file, about `bytes_max` of them, at least one.
     pub(crate) fn locate(
         &self,

@@ -125,6 +125,17 @@ impl LogReader {
         self.shared.index().end_offset(&partition)
     }
 
+    /// Bytes of all batches of a partition that the log holds; 0 when it has none. May block on the disk, to read
+    /// footers.
+    pub fn bytes_of(&self, partition: TopicIdPartition) -> Result<u64, ReadError> {
+        let (mut bytes, elsewhere) = self.shared.index().sizes(&partition);
+        for (range, block) in elsewhere {
+            let extents = self.footer_extents(&partition, &range, &block)?;
+            bytes += extents.iter().map(|extent| u64::from(extent.bytes)).sum::<u64>();
+        }
+        Ok(bytes)
+    }
+
     /// Reads from one file; false when there is nothing more.
     fn read_more(&self, partition: &TopicIdPartition, taken: &mut Taken) -> Result<bool, ReadError> {
         let Some((file, extents)) = self.extents(partition, taken.next_offset, taken.bytes_left)? else {

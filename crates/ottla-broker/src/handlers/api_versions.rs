@@ -4,7 +4,7 @@
 //! left out below version 4, since older clients refuse them. Version 3 and later carry names that must be
 //! well formed.
 
-use ottla_core::cluster::{GROUP_VERSION, TRANSACTION_VERSION};
+use ottla_core::cluster::SUPPORTED_FEATURES;
 use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -16,9 +16,6 @@ use ottla_protocol::types::Text;
 use crate::dispatch::{Incoming, Outcome, SERVED, encode, respond};
 use crate::net::connection::Answer;
 use crate::shared::Shared;
-
-/// Features with the levels that this broker can run.
-const SUPPORTED_FEATURES: &[(&str, i16, i16)] = &[(GROUP_VERSION, 0, 1), (TRANSACTION_VERSION, 0, 2)];
 
 /// Answers the request.
 pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {

@@ -24,9 +24,9 @@ use crate::shared::Shared;
 /// Operations nobody asked to see.
 const NOT_ASKED: i32 = i32::MIN;
 /// Every operation on a topic (KIP-430): there are no ACLs.
-const TOPIC_OPERATIONS: i32 = 0b1_1101_1111_1000 & !(1 << 9) & !(1 << 12);
+pub(super) const TOPIC_OPERATIONS: i32 = 0b1_1101_1111_1000 & !(1 << 9) & !(1 << 12);
 /// Every operation on the cluster.
-const CLUSTER_OPERATIONS: i32 = 0b1_1111_0010_0000 | (1 << 8);
+pub(super) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
 
 /// Answers the request, after creating topics if that is wanted.
 pub fn handle(

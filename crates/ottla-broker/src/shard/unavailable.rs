@@ -52,7 +52,10 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
         | CommandBody::CreateTopics(_)
         | CommandBody::DeleteTopics(_)
         | CommandBody::DeleteRecords(_)
-        | CommandBody::IncrementalAlterConfigs(_) => admin(&command.body),
+        | CommandBody::IncrementalAlterConfigs(_)
+        | CommandBody::AlterConfigs(_)
+        | CommandBody::CreatePartitions(_)
+        | CommandBody::UpdateFeatures(_) => admin(&command.body),
         CommandBody::AutoCreateTopics(_)
         | CommandBody::Bootstrap { .. }
         | CommandBody::Tick
@@ -255,6 +258,18 @@ fn admin(body: &CommandBody) -> Reply {
                 responses: responses.collect(),
                 ..Default::default()
             })
+        }
+        CommandBody::CreatePartitions(request) => {
+            use m::create_partitions_response::CreatePartitionsTopicResult;
+            let results = request.topics.iter().map(|topic| CreatePartitionsTopicResult {
+                name: topic.name.clone(),
+                error_code: code,
+                ..Default::default()
+            });
+            Reply::CreatePartitions(m::CreatePartitionsResponse { results: results.collect(), ..Default::default() })
+        }
+        CommandBody::UpdateFeatures(_) => {
+            Reply::UpdateFeatures(m::UpdateFeaturesResponse { error_code: code, ..Default::default() })
         }
         // The others name many resources in nested lists; clients treat a closed connection as "try again".
         _ => Reply::Close("the log is being rebuilt; the outcome of this call is unknown"),

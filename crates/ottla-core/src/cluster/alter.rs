@@ -1,21 +1,25 @@
-//! IncrementalAlterConfigs, versions 0 and 1 (KIP-339): settings of topics, and what is dynamic of the broker.
+//! IncrementalAlterConfigs, versions 0 and 1 (KIP-339), and AlterConfigs, versions 0 to 2 (KIP-133): settings of
+//! topics, and what is dynamic of the broker.
 //!
-//! Errors per resource: 3 unknown topic, 40 unknown setting or invalid value, 42 everything that is wrong with
-//! the request itself. A resource changes as a whole or not at all; those that pass become one decision.
+//! Errors per resource: 3 unknown topic, 17 not a topic's name, 40 unknown setting or invalid value, 42 everything
+//! that is wrong with the request itself. A resource changes as a whole or not at all; those that pass become one decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
+use ottla_protocol::messages::alter_configs_request::AlterConfigsResource as Replaced;
 use ottla_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use ottla_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use ottla_protocol::types::Text;
 
-use super::config::{ConfigError, ConfigType, Definition, broker_definition, list, topic_definition};
-use super::{EVERY_BROKER, Topic, records};
+use super::config::{
+    BrokerDefinition, ConfigError, ConfigType, Definition, broker_definition, list, topic_definition,
+};
+use super::{EVERY_BROKER, Topic, records, validate_name};
 use crate::command::Context;
-use crate::decision::Reply;
+use crate::decision::{Position, Reply};
 use crate::shard::{NewRecord, ShardState, Step};
 
 /// Resource type of a topic.
@@ -47,22 +51,67 @@ pub(crate) fn incremental_alter_configs(
     context: &Context,
     request: m::IncrementalAlterConfigsRequest,
 ) {
+    let key = |resource: &AlterConfigsResource| (resource.resource_type, resource.resource_name.clone());
+    let state = &*step.state;
+    let (outcomes, new_records) = plan_all(&request.resources, key, |resource| plan(state, resource));
+    let response = |outcome: Outcome| AlterConfigsResourceResponse {
+        error_code: outcome.error_code.code(),
+        error_message: outcome.error_message,
+        resource_type: outcome.resource_type,
+        resource_name: outcome.resource_name,
+        ..Default::default()
+    };
+    let responses = outcomes.into_iter().map(response).collect();
+    let rests_on = append(step, &new_records, request.validate_only);
+    let reply = m::IncrementalAlterConfigsResponse { responses, ..Default::default() };
+    step.answer(context.token, Reply::IncrementalAlterConfigs(reply), rests_on);
+}
+
+/// Answers AlterConfigs: what is named replaces everything that was set for the resource.
+pub(crate) fn alter_configs(step: &mut Step<'_>, context: &Context, request: m::AlterConfigsRequest) {
+    let key = |resource: &Replaced| (resource.resource_type, resource.resource_name.clone());
+    let state = &*step.state;
+    let (outcomes, new_records) = plan_all(&request.resources, key, |resource| plan_replaced(state, resource));
+    let response = |outcome: Outcome| m::alter_configs_response::AlterConfigsResourceResponse {
+        error_code: outcome.error_code.code(),
+        error_message: outcome.error_message,
+        resource_type: outcome.resource_type,
+        resource_name: outcome.resource_name,
+        ..Default::default()
+    };
+    let responses = outcomes.into_iter().map(response).collect();
+    let rests_on = append(step, &new_records, request.validate_only);
+    let reply = m::AlterConfigsResponse { responses, ..Default::default() };
+    step.answer(context.token, Reply::AlterConfigs(reply), rests_on);
+}
+
+/// What became of one resource.
+struct Outcome {
+    resource_type: i8,
+    resource_name: Text,
+    error_code: ErrorCode,
+    error_message: Option<Text>,
+}
+
+/// Plans every resource; one that is named twice is refused each time.
+fn plan_all<R>(
+    resources: &[R],
+    key: impl Fn(&R) -> (i8, Text),
+    plan: impl Fn(&R) -> Result<Vec<NewRecord>, Refused>,
+) -> (Vec<Outcome>, Vec<NewRecord>) {
     let mut seen = BTreeSet::new();
-    let twice: BTreeSet<(i8, Text)> = request
-        .resources
-        .iter()
-        .map(|resource| (resource.resource_type, resource.resource_name.clone()))
-        .filter(|resource| !seen.insert(resource.clone()))
-        .collect();
+    let twice: BTreeSet<(i8, Text)> =
+        resources.iter().map(&key).filter(|resource| !seen.insert(resource.clone())).collect();
     let mut new_records = Vec::new();
-    let mut responses = Vec::with_capacity(request.resources.len());
-    for resource in request.resources {
-        let key = (resource.resource_type, resource.resource_name.clone());
+    let mut outcomes = Vec::with_capacity(resources.len());
+    for resource in resources {
+        let key = key(resource);
         let planned = if twice.contains(&key) {
             Err(invalid_request("each resource appears once in a request"))
         } else {
-            plan(step.state, &resource)
+            plan(resource)
         };
+        let (resource_type, resource_name) = key;
         let (error_code, error_message) = match planned {
             Ok(planned) => {
                 new_records.extend(planned);
@@ -70,25 +119,18 @@ pub(crate) fn incremental_alter_configs(
             }
             Err((code, message)) => (code, Some(message.into())),
         };
-        responses.push(AlterConfigsResourceResponse {
-            error_code: error_code.code(),
-            error_message,
-            resource_type: resource.resource_type,
-            resource_name: resource.resource_name,
-            ..Default::default()
-        });
+        outcomes.push(Outcome { resource_type, resource_name, error_code, error_message });
     }
-    if !new_records.is_empty() && !request.validate_only {
-        step.append_control(&new_records);
+    (outcomes, new_records)
+}
+
+/// Writes what was planned, unless it was only to be validated; what the answer rests on.
+fn append(step: &mut Step<'_>, new_records: &[NewRecord], validate_only: bool) -> Position {
+    if !new_records.is_empty() && !validate_only {
+        step.append_control(new_records);
+        return step.position();
     }
-    let state = &*step.state;
-    let rests_on = if step.has_entries() {
-        step.position()
-    } else {
-        state.topics.rests_on().max(state.cluster.rests_on())
-    };
-    let reply = m::IncrementalAlterConfigsResponse { responses, ..Default::default() };
-    step.answer(context.token, Reply::IncrementalAlterConfigs(reply), rests_on);
+    step.state.topics.rests_on().max(step.state.cluster.rests_on())
 }
 
 /// What a resource's changes come to as records.
@@ -116,9 +158,7 @@ fn plan(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRe
 }
 
 fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRecord>, Refused> {
-    let name = &resource.resource_name;
-    let unknown = || (ErrorCode::UnknownTopicOrPartition, format!("there is no topic {name}"));
-    let topic = state.topics.by_name(name).ok_or_else(unknown)?;
+    let topic = find_topic(state, &resource.resource_name)?;
     let mut overrides: BTreeMap<&str, Text> = topic
         .config
         .overrides()
@@ -128,12 +168,42 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
     for config in &resource.configs {
         let definition = topic_definition(&config.name)
             .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
+        if config.config_operation != DELETE {
+            check_internal(topic, definition)?;
+        }
         let current = topic.config.override_of(definition.name).map_or(definition.default, Text::as_str);
         match altered(definition, current, config)? {
             Some(value) => overrides.insert(definition.name, value),
             None => overrides.remove(definition.name),
         };
     }
+    topic_record(state, topic, overrides)
+}
+
+fn find_topic<'a>(state: &'a ShardState, name: &Text) -> Result<&'a Topic, Refused> {
+    if name.is_empty() {
+        return Err(invalid_request("there are no settings of all topics"));
+    }
+    validate_name(name).map_err(|reason| (ErrorCode::InvalidTopicException, reason.to_owned()))?;
+    let unknown = || (ErrorCode::UnknownTopicOrPartition, format!("there is no topic {name}"));
+    state.topics.by_name(name).map(|topic| &**topic).ok_or_else(unknown)
+}
+
+/// Refuses what would not hold: the broker's own records are not bound by the largest batch that clients may send.
+fn check_internal(topic: &Topic, definition: &Definition) -> Result<(), Refused> {
+    if topic.is_internal() && definition.name == "max.message.bytes" {
+        let reason = format!("setting {} has no effect on {}", definition.name, topic.name);
+        return Err((ErrorCode::InvalidConfig, reason));
+    }
+    Ok(())
+}
+
+/// The topic's record with these settings; none if they are those it has.
+fn topic_record(
+    state: &ShardState,
+    topic: &Topic,
+    overrides: BTreeMap<&str, Text>,
+) -> Result<Vec<NewRecord>, Refused> {
     let config = topic.config.altered(overrides, state.config.limits.config_value_bytes_max)?;
     if config == *topic.config {
         return Ok(Vec::new());
@@ -141,28 +211,77 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
     Ok(vec![records::topic(&Topic { config: Arc::new(config), ..Topic::clone(topic) })])
 }
 
-fn plan_broker(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRecord>, Refused> {
-    let name = resource.resource_name.as_str();
-    let node_id = match name {
-        "" => EVERY_BROKER,
-        name if name.parse() == Ok(state.config.node_id) => state.config.node_id,
-        _ => {
-            let node_id = state.config.node_id;
-            return Err(invalid_request(format!(
-                "{name} is not the id of a broker; there is broker {node_id}"
-            )));
+/// What replacing a resource's settings comes to as records.
+fn plan_replaced(state: &ShardState, resource: &Replaced) -> Result<Vec<NewRecord>, Refused> {
+    let mut wanted: BTreeMap<&str, &Text> = BTreeMap::new();
+    for config in &resource.configs {
+        let null = || invalid_request(format!("setting {} needs a value", config.name));
+        let value = config.value.as_ref().ok_or_else(null)?;
+        if wanted.insert(&config.name, value).is_some() {
+            return Err(invalid_request(format!("setting {} appears twice", config.name)));
         }
-    };
+    }
+    match resource.resource_type {
+        TOPIC => {
+            let topic = find_topic(state, &resource.resource_name)?;
+            let mut overrides = BTreeMap::new();
+            for (name, value) in wanted {
+                if let Some(definition) = topic_definition(name) {
+                    check_internal(topic, definition)?;
+                }
+                overrides.insert(name, value.clone());
+            }
+            topic_record(state, topic, overrides)
+        }
+        BROKER => replace_broker(state, node(state, &resource.resource_name)?, &wanted),
+        kind => Err(invalid_request(format!("settings of resource type {kind} cannot be altered"))),
+    }
+}
+
+fn replace_broker(
+    state: &ShardState,
+    node_id: i32,
+    wanted: &BTreeMap<&str, &Text>,
+) -> Result<Vec<NewRecord>, Refused> {
+    let there = state.cluster.broker_configs.iter().filter(|((of, _), _)| *of == node_id);
+    let removed = there
+        .map(|((_, name), _)| name.as_str())
+        .filter(|name| broker_definition(name).is_some() && !wanted.contains_key(name));
+    let mut new_records: Vec<NewRecord> =
+        removed.map(|name| records::broker_config(node_id, name, None)).collect();
+    for (name, value) in wanted {
+        let broker = dynamic_setting(name)?;
+        let value: Text = value.trim().into();
+        broker.definition.check(&value)?;
+        new_records.push(records::broker_config(node_id, broker.name(), Some(value)));
+    }
+    Ok(new_records)
+}
+
+/// The node whose settings are meant.
+fn node(state: &ShardState, name: &str) -> Result<i32, Refused> {
+    let node_id = state.config.node_id;
+    match name {
+        "" => Ok(EVERY_BROKER),
+        name if name.parse() == Ok(node_id) => Ok(node_id),
+        _ => Err(invalid_request(format!("{name} is not the id of a broker; there is broker {node_id}"))),
+    }
+}
+
+/// A setting of the broker that may change while it runs.
+fn dynamic_setting(name: &str) -> Result<&'static BrokerDefinition, Refused> {
+    let broker = broker_definition(name).ok_or_else(|| ConfigError::Unknown { name: name.into() })?;
+    if !broker.is_dynamic() {
+        return Err(invalid_request(format!("setting {name} cannot change while the broker runs")));
+    }
+    Ok(broker)
+}
+
+fn plan_broker(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRecord>, Refused> {
+    let node_id = node(state, &resource.resource_name)?;
     let mut new_records = Vec::new();
     for config in &resource.configs {
-        let broker = broker_definition(&config.name)
-            .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
-        if !broker.is_dynamic() {
-            return Err(invalid_request(format!(
-                "setting {} cannot change while the broker runs",
-                config.name
-            )));
-        }
+        let broker = dynamic_setting(&config.name)?;
         let value = altered(&broker.definition, &broker.get(&state.config), config)?;
         if let Some(value) = &value {
             broker.definition.check(value)?;

@@ -181,19 +181,8 @@ fn assigned_partitions(node_id: i32, assignments: &[CreatableReplicaAssignment])
         if !partitions.insert(partition) {
             return Err(format!("partition {partition} is assigned twice"));
         }
-        match assignment.broker_ids.as_slice() {
-            [] => return Err(format!("partition {partition} is assigned to no broker")),
-            [broker_id] if *broker_id == node_id => {}
-            broker_ids => {
-                let unknown = broker_ids.iter().find(|broker_id| **broker_id != node_id);
-                return Err(match unknown {
-                    Some(unknown) => {
-                        format!("partition {partition} is assigned to broker {unknown}, which is unknown")
-                    }
-                    None => format!("partition {partition} is assigned to one broker twice"),
-                });
-            }
-        }
+        super::check_replicas(node_id, &assignment.broker_ids)
+            .map_err(|reason| format!("partition {partition}: {reason}"))?;
     }
     let count = i32::try_from(partitions.len()).map_err(|_| "too many partitions".to_string())?;
     if partitions.first() != Some(&0) || partitions.last() != Some(&(count - 1)) {

@@ -40,6 +40,9 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
         CommandBody::IncrementalAlterConfigs(request) => {
             cluster::incremental_alter_configs(step, &context, request);
         }
+        CommandBody::AlterConfigs(request) => cluster::alter_configs(step, &context, request),
+        CommandBody::CreatePartitions(request) => cluster::create_partitions(step, &context, request),
+        CommandBody::UpdateFeatures(request) => cluster::update_features(step, &context, request),
         CommandBody::AutoCreateTopics(names) => cluster::auto_create_topics(step, &context, names),
         CommandBody::Bootstrap { cluster_id, topic_ids } => {
             cluster::bootstrap(step, &context, cluster_id, topic_ids);

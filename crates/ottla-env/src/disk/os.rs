@@ -148,6 +148,11 @@ impl Disk for OsDisk {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
+    fn total_bytes(&self) -> io::Result<Option<u64>> {
+        let stat = retry_on_intr(|| rustix::fs::fstatvfs(&self.folder))?;
+        Ok(Some(stat.f_blocks.saturating_mul(stat.f_frsize)))
+    }
+
     fn lock(&self) -> Result<LockGuard, LockError> {
         let fd = self.open_at(LOCK_FILE, OFlags::RDWR | OFlags::CREATE)?;
         match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
@@ -300,6 +305,7 @@ mod tests {
         disk.remove("a").expect("removed");
         assert_eq!(disk.open("a").err().map(|e| e.kind()), Some(io::ErrorKind::NotFound));
         assert!(disk.free_bytes().expect("known") > 0);
+        assert!(disk.total_bytes().expect("known") >= disk.free_bytes().ok());
         for name in ["", ".", "..", "a/b", "../x", "a\0"] {
             assert_eq!(disk.create(name).err().map(|e| e.kind()), Some(io::ErrorKind::InvalidInput));
         }
