@@ -82,7 +82,8 @@ impl Group {
     fn recount(&mut self, sums: &mut (usize, usize)) {
         let weight = match &self.protocol {
             Protocol::Classic(group) => group.weight(),
-            Protocol::None | Protocol::Consumer(_) => (0, 0),
+            Protocol::Consumer(group) => group.weight(),
+            Protocol::None => (0, 0),
         };
         sums.0 = sums.0 - self.weight.0 + weight.0;
         sums.1 = sums.1 - self.weight.1 + weight.1;
@@ -395,12 +396,9 @@ impl Groups {
     fn restore_protocols(&mut self, kind: u8, mut items: Decoder<'_>) -> Result<(), RestoreError> {
         while !items.is_empty() {
             let name = items.text()?;
-            let protocol = Durable::decode(kind, &mut items)?;
             let group = self.index.entry(name).or_default();
-            if !matches!(group.protocol, Protocol::None) {
-                return Err(items.inconsistent("a group twice"));
-            }
-            group.protocol = protocol;
+            protocol::restore(kind, &mut items, &mut group.protocol)?;
+            group.recount(&mut self.weight);
         }
         Ok(())
     }
@@ -467,9 +465,10 @@ impl Section for GroupsSection {
             let mut items: Vec<_> =
                 self.protocols.iter().filter(|(_, durable)| durable.section() == kind).collect();
             items.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-            chunked(kind, SECTION_VERSION, items.into_iter(), |(name, durable), out| {
+            let items = items.into_iter().flat_map(|(name, durable)| durable.items().map(move |item| (name, item)));
+            chunked(kind, SECTION_VERSION, items, |(name, item), out| {
                 out.bytes(name.as_bytes());
-                durable.encode(out);
+                out.extend_from_slice(&item);
             })
         });
         Box::new(offsets.chain(protocols))

@@ -86,31 +86,26 @@ impl Timers {
 }
 
 impl Stored {
-    /// Writes it for a snapshot: its records.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        let changes: Vec<Change> = self.changes().collect();
-        out.u32(u32::try_from(changes.len()).expect("limits keep members few"));
-        for change in changes {
+    /// What a snapshot writes of it: its records.
+    pub(super) fn items(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.changes().map(|change| {
             let record = change.encode(&Text::EMPTY);
-            out.bytes(&record.key);
-            out.bytes(&record.value.expect("what is there has a value"));
-        }
+            let mut item = Vec::new();
+            item.bytes(&record.key);
+            item.bytes(&record.value.expect("what is there has a value"));
+            item
+        })
     }
 
-    /// Reads what [`Stored::encode`] wrote.
-    pub(super) fn decode(items: &mut Decoder<'_>) -> Result<Self, RestoreError> {
-        let mut stored = Self::default();
-        for _ in 0..items.u32()? {
-            let (key, value) = (items.bytes()?, items.bytes()?);
-            let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-            let (kind, mut reader) =
-                record_type(&key).map_err(|_| items.inconsistent("a record's key is cut"))?;
-            match Change::decode(kind, &mut reader, Some(&value)).map_err(|reason| items.inconsistent(reason))? {
-                Some((_, change)) => stored.apply(change),
-                None => return Err(items.inconsistent("a record of another kind")),
-            }
+    /// Reads one of [`Stored::items`].
+    pub(super) fn decode_item(items: &mut Decoder<'_>) -> Result<Change, RestoreError> {
+        let (key, value) = (items.bytes()?, items.bytes()?);
+        let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        let (kind, mut reader) = record_type(&key).map_err(|_| items.inconsistent("a record's key is cut"))?;
+        match Change::decode(kind, &mut reader, Some(&value)).map_err(|reason| items.inconsistent(reason))? {
+            Some((_, change)) => Ok(change),
+            None => Err(items.inconsistent("a record of another kind")),
         }
-        Ok(stored)
     }
 }
 
@@ -166,6 +161,11 @@ impl ConsumerGroup {
     /// Whether it has no members.
     pub(super) fn is_empty(&self) -> bool {
         self.stored.is_empty()
+    }
+
+    /// Members, and the bytes that they make the broker keep.
+    pub(super) fn weight(&self) -> (usize, usize) {
+        self.stored.weight()
     }
 
     /// Whether a member subscribes to the topic.

@@ -90,26 +90,38 @@ impl Durable {
         }
     }
 
-    /// Writes it for a snapshot.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    /// What a snapshot writes of it, in items of which none is large: a classic group is one, a consumer group one
+    /// per record.
+    pub(super) fn items(&self) -> Box<dyn Iterator<Item = Vec<u8>> + '_> {
         match self {
-            Self::Classic(stored) => stored.encode(out),
-            Self::Consumer(stored) => stored.encode(out),
+            Self::Classic(stored) => {
+                let mut item = Vec::new();
+                stored.encode(&mut item);
+                Box::new(std::iter::once(item))
+            }
+            Self::Consumer(stored) => Box::new(stored.items()),
         }
     }
+}
 
-    /// Reads an item of a section into a protocol.
-    pub(super) fn decode(kind: u8, items: &mut Decoder<'_>) -> Result<Protocol, RestoreError> {
-        match kind {
-            CLASSIC_SECTION => {
-                let stored = Arc::new(classic::Stored::decode(items)?);
-                Ok(Protocol::Classic(Box::new(ClassicGroup::loaded(stored))))
-            }
-            CONSUMER_SECTION => {
-                let stored = Arc::new(consumer::Stored::decode(items)?);
-                Ok(Protocol::Consumer(Box::new(ConsumerGroup::loaded(stored))))
-            }
-            kind => Err(RestoreError::Kind { kind }),
+/// Reads an item of a section into the protocol of its group.
+///
+/// # Errors
+/// When it is not one of [`Durable::items`], or not of this group.
+pub(super) fn restore(kind: u8, items: &mut Decoder<'_>, protocol: &mut Protocol) -> Result<(), RestoreError> {
+    match (kind, &*protocol) {
+        (CLASSIC_SECTION, Protocol::None) => {
+            let stored = Arc::new(classic::Stored::decode(items)?);
+            *protocol = Protocol::Classic(Box::new(ClassicGroup::loaded(stored)));
+            Ok(())
         }
+        (CLASSIC_SECTION, _) => Err(items.inconsistent("a group twice")),
+        (CONSUMER_SECTION, Protocol::None | Protocol::Consumer(_)) => {
+            let change = consumer::Stored::decode_item(items)?;
+            consumer::apply(protocol, change);
+            Ok(())
+        }
+        (CONSUMER_SECTION, _) => Err(items.inconsistent("a group of two protocols")),
+        (kind, _) => Err(RestoreError::Kind { kind }),
     }
 }

@@ -38,6 +38,7 @@ impl Assignment {
     }
 
     /// Number of partitions.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.values().map(BTreeSet::len).sum()
     }

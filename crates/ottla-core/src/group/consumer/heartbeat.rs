@@ -27,6 +27,8 @@ use crate::shard::{ShardState, Step};
 
 /// First version in which the client makes its member id.
 const CLIENT_MEMBER_ID: i16 = 1;
+/// Names of the topics of one member, bytes.
+const SUBSCRIPTION_BYTES_MAX: usize = 1 << 20;
 /// Different regular expressions in one group.
 const REGEXES_MAX: usize = 256;
 
@@ -130,9 +132,20 @@ fn check(state: &ShardState, request: &m::ConsumerGroupHeartbeatRequest) -> Resu
     {
         return refused(ErrorCode::UnsupportedAssignor, format!("there is no assignor {assignor:?} here"));
     }
-    let names = request.subscribed_topic_names.iter().flatten();
-    if names.map(|name| name.len()).sum::<usize>() > state.config.limits.group_metadata_bytes_max {
-        return malformed("the names of the subscribed topics are too long together");
+    check_room(state, request)
+}
+
+/// That there is room for what the member says of itself.
+fn check_room(state: &ShardState, request: &m::ConsumerGroupHeartbeatRequest) -> Result<(), Refused> {
+    let Some(names) = &request.subscribed_topic_names else { return Ok(()) };
+    let limits = &state.config.limits;
+    let bytes: usize = names.iter().map(|name| name.len() + 32).sum();
+    if bytes > SUBSCRIPTION_BYTES_MAX {
+        return refused(ErrorCode::InvalidRequest, "the names of the subscribed topics are too long together");
+    }
+    let (members, there) = state.groups.weight();
+    if there.saturating_add(bytes) > limits.groups_metadata_bytes_max || members >= limits.groups_members_max {
+        return refused(ErrorCode::GroupMaxSizeReached, "the members of all groups are too many, or say too much");
     }
     Ok(())
 }

@@ -72,6 +72,20 @@ pub(in crate::group) struct Metadata {
     pub(super) classic: Option<ClassicMetadata>,
 }
 
+impl Metadata {
+    /// Bytes that it takes, about; 0 for one that was never said.
+    pub(super) fn bytes(&self) -> usize {
+        if *self == Self::default() {
+            return 0;
+        }
+        let optional = [&self.instance_id, &self.rack_id, &self.regex, &self.server_assignor];
+        let texts = optional.into_iter().flatten().chain([&self.client_id, &self.client_host]).chain(&self.topics);
+        let classic = self.classic.iter().flat_map(|classic| &classic.protocols);
+        let protocols = classic.map(|(name, metadata)| name.len() + metadata.len() + 64);
+        512 + texts.map(|text| text.len() + 32).sum::<usize>() + protocols.sum::<usize>()
+    }
+}
+
 /// What a member of the classic protocol says beyond that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::group) struct ClassicMetadata {

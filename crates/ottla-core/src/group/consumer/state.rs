@@ -4,7 +4,7 @@
 //! Handlers only read here.
 //!
 //! Invariants: a partition has at most one owner. A member owns what is assigned to it and what it was told to
-//! give up. `instances` and `owners` are derived from the members.
+//! give up. `instances`, `owners` and `metadata_bytes` are derived from the members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub(in crate::group) struct Stored {
     instances: BTreeMap<Text, Text>,
     /// Who owns a partition.
     owners: BTreeMap<TopicIdPartition, Text>,
+    /// Of what the members say of themselves.
+    metadata_bytes: usize,
 }
 
 impl Stored {
@@ -71,6 +73,11 @@ impl Stored {
         } else {
             GroupState::Stable
         }
+    }
+
+    /// Members, and the bytes that they make the broker keep.
+    pub(super) fn weight(&self) -> (usize, usize) {
+        (self.members.len(), self.metadata_bytes)
     }
 
     /// Whether it has no members.
@@ -193,7 +200,9 @@ impl Stored {
         if let Some(instance_id) = &metadata.instance_id {
             self.instances.insert(instance_id.clone(), id.clone());
         }
-        self.member_mut(id).metadata = metadata;
+        let bytes = metadata.bytes();
+        let before = std::mem::replace(&mut self.member_mut(id).metadata, metadata);
+        self.metadata_bytes = self.metadata_bytes.saturating_sub(before.bytes()).saturating_add(bytes);
     }
 
     fn set_current(&mut self, id: Text, current: Current) {
@@ -208,7 +217,9 @@ impl Stored {
     fn remove(&mut self, id: &Text) {
         self.forget_instance(id);
         self.forget_owned(id);
-        self.members.remove(id);
+        if let Some(member) = self.members.remove(id) {
+            self.metadata_bytes = self.metadata_bytes.saturating_sub(member.metadata.bytes());
+        }
     }
 
     fn forget_instance(&mut self, id: &Text) {
