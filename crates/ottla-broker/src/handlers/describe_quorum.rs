@@ -59,7 +59,8 @@ pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Resul
 /// The control log: led by this broker, its only voter, which is never behind itself.
 fn quorum(shared: &Shared, version: i16) -> PartitionData {
     let node_id = shared.config.core.node_id;
-    let slot = shared.view.slot(CONTROL_PARTITION).expect("the control log is published before anybody connects");
+    let slot =
+        shared.view.slot(CONTROL_PARTITION).expect("the control log is published before anybody connects");
     let published = slot.newest();
     let now_ms = if version >= 1 { shared.clock.wall_ms() } else { -1 };
     let voter = ReplicaState {

@@ -27,9 +27,8 @@ pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Resul
     let cursor = request.cursor.as_deref();
     let from = cursor.map_or("", |cursor| cursor.topic_name.as_str());
     let named: BTreeSet<Text> = request.topics.iter().map(|topic| topic.name.clone()).collect();
-    let is_valid = cursor.is_none_or(|cursor| {
-        cursor.partition_index >= 0 && (all || named.contains(&cursor.topic_name))
-    });
+    let is_valid = cursor
+        .is_none_or(|cursor| cursor.partition_index >= 0 && (all || named.contains(&cursor.topic_name)));
     let mut response = m::DescribeTopicPartitionsResponse::default();
     if !is_valid {
         response.topics = named.into_iter().map(|name| refused(name, ErrorCode::InvalidRequest)).collect();
@@ -56,7 +55,8 @@ pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Resul
             });
             continue;
         };
-        let first = cursor.filter(|cursor| cursor.topic_name == name).map_or(0, |cursor| cursor.partition_index);
+        let first =
+            cursor.filter(|cursor| cursor.topic_name == name).map_or(0, |cursor| cursor.partition_index);
         let end = topic.partition_count.min(first.saturating_add(left));
         response.topics.push(describe(shared, topic, first..end));
         left -= (end - first).max(0);

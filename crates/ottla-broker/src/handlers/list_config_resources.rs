@@ -33,7 +33,9 @@ pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Resul
             ..Default::default()
         };
         if is_wanted(BROKER) {
-            response.config_resources.push(resource(Text::from(shared.config.core.node_id.to_string()), BROKER));
+            response
+                .config_resources
+                .push(resource(Text::from(shared.config.core.node_id.to_string()), BROKER));
         }
         if is_wanted(TOPIC) {
             let image = shared.view.image();

@@ -29,7 +29,11 @@ use crate::shared::Shared;
 type Wanted = Vec<(Arc<Topic>, Vec<i32>)>;
 
 /// Answers DescribeLogDirs; sizes may be read from the disk.
-pub fn describe(shared: &Arc<Shared>, incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {
+pub fn describe(
+    shared: &Arc<Shared>,
+    incoming: Incoming,
+    reader: &mut Reader,
+) -> Result<Outcome, DecodeError> {
     let request = m::DescribeLogDirsRequest::decode(reader, incoming.version)?;
     let wanted = wanted(&shared.view.image(), &request);
     let shared = shared.clone();

@@ -10,7 +10,9 @@ use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
-use ottla_protocol::messages::offset_for_leader_epoch_response::{EpochEndOffset, OffsetForLeaderTopicResult};
+use ottla_protocol::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderTopicResult,
+};
 use ottla_protocol::types::TopicIdPartition;
 
 use crate::dispatch::{Incoming, Outcome, respond};

@@ -97,6 +97,7 @@ pub fn alter_reassignments(
     });
     let response = m::AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
+        error_message: None,
         responses: responses.collect(),
         ..Default::default()
     };
@@ -124,6 +125,6 @@ fn reassign(
 /// Answers ListPartitionReassignments.
 pub fn list_reassignments(incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {
     m::ListPartitionReassignmentsRequest::decode(reader, incoming.version)?;
-    let response = m::ListPartitionReassignmentsResponse::default();
+    let response = m::ListPartitionReassignmentsResponse { error_message: None, ..Default::default() };
     Ok(respond::<m::ListPartitionReassignmentsRequest>(&incoming, &response))
 }

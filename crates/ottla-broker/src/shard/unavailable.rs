@@ -268,9 +268,11 @@ fn admin(body: &CommandBody) -> Reply {
             });
             Reply::CreatePartitions(m::CreatePartitionsResponse { results: results.collect(), ..Default::default() })
         }
-        CommandBody::UpdateFeatures(_) => {
-            Reply::UpdateFeatures(m::UpdateFeaturesResponse { error_code: code, ..Default::default() })
-        }
+        CommandBody::UpdateFeatures(_) => Reply::UpdateFeatures(m::UpdateFeaturesResponse {
+            error_code: code,
+            error_message: None,
+            ..Default::default()
+        }),
         // The others name many resources in nested lists; clients treat a closed connection as "try again".
         _ => Reply::Close("the log is being rebuilt; the outcome of this call is unknown"),
     }

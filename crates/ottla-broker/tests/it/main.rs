@@ -1,5 +1,6 @@
 //! The broker from outside, over its socket: one binary, one folder, a file per concern.
 
+mod admin;
 mod daily;
 mod faults;
 mod gated;

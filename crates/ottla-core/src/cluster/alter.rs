@@ -71,7 +71,8 @@ pub(crate) fn incremental_alter_configs(
 pub(crate) fn alter_configs(step: &mut Step<'_>, context: &Context, request: m::AlterConfigsRequest) {
     let key = |resource: &Replaced| (resource.resource_type, resource.resource_name.clone());
     let state = &*step.state;
-    let (outcomes, new_records) = plan_all(&request.resources, key, |resource| plan_replaced(state, resource));
+    let (outcomes, new_records) =
+        plan_all(&request.resources, key, |resource| plan_replaced(state, resource));
     let response = |outcome: Outcome| m::alter_configs_response::AlterConfigsResourceResponse {
         error_code: outcome.error_code.code(),
         error_message: outcome.error_message,

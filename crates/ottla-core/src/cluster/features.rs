@@ -27,15 +27,20 @@ pub(crate) fn update_features(step: &mut Step<'_>, context: &Context, request: m
     let twice = request.feature_updates.iter().find(|update| !names.insert(&update.feature));
     let features = step.state.cluster.features();
     let checked = match twice {
-        Some(update) => Err((ErrorCode::InvalidRequest, format!("feature {} is named twice", update.feature))),
+        Some(update) => {
+            Err((ErrorCode::InvalidRequest, format!("feature {} is named twice", update.feature)))
+        }
         None => request.feature_updates.iter().try_for_each(|update| {
             check(features, update, context.version).map_err(|reason| {
                 let (name, level) = (&update.feature, update.max_version_level);
-                (ErrorCode::InvalidUpdateVersion, format!("feature {name} cannot be set to {level}: {reason}"))
+                (
+                    ErrorCode::InvalidUpdateVersion,
+                    format!("feature {name} cannot be set to {level}: {reason}"),
+                )
             })
         }),
     };
-    let mut response = m::UpdateFeaturesResponse::default();
+    let mut response = m::UpdateFeaturesResponse { error_message: None, ..Default::default() };
     if let Err((code, message)) = checked {
         response.error_code = code.code();
         response.error_message = Some(format!("nothing was changed: {message}").into());

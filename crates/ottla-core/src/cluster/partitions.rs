@@ -22,11 +22,7 @@ use crate::shard::{ShardState, Step};
 type Refused = (ErrorCode, String);
 
 /// Answers CreatePartitions.
-pub(crate) fn create_partitions(
-    step: &mut Step<'_>,
-    context: &Context,
-    request: m::CreatePartitionsRequest,
-) {
+pub(crate) fn create_partitions(step: &mut Step<'_>, context: &Context, request: m::CreatePartitionsRequest) {
     let mut names = BTreeSet::new();
     let duplicates: BTreeSet<Text> = request
         .topics

@@ -18,6 +18,8 @@ use crate::config::CoreConfig;
 use crate::decision::Reply;
 use crate::testing::{NOBODY, Shard};
 
+mod admin;
+
 fn topic(name: &str, num_partitions: i32, replication_factor: i16) -> CreatableTopic {
     CreatableTopic { name: name.into(), num_partitions, replication_factor, ..Default::default() }
 }
