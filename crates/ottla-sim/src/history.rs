@@ -88,6 +88,8 @@ pub struct Counts {
     pub recoveries_repeated: u64,
     /// Crashes in the middle of a disk operation.
     pub stops_in_operation: u64,
+    /// Loads that found a frame whose append nobody had heard of.
+    pub unacknowledged_survived: u64,
     /// Snapshots finished.
     pub snapshots: u64,
     /// Recoveries that began from a snapshot.
@@ -132,6 +134,7 @@ impl Counts {
             reloads,
             recoveries_repeated,
             stops_in_operation,
+            unacknowledged_survived,
             snapshots,
             snapshot_loads,
             frames,
@@ -147,7 +150,7 @@ impl Counts {
     }
 
     /// Every count with its name.
-    pub fn named(&self) -> [(&'static str, u64); 21] {
+    pub fn named(&self) -> [(&'static str, u64); 22] {
         [
             ("batches acknowledged", self.batches_acked),
             ("repeats acknowledged", self.repeats_acked),
@@ -159,6 +162,7 @@ impl Counts {
             ("reloads", self.reloads),
             ("recoveries repeated", self.recoveries_repeated),
             ("stops inside a disk operation", self.stops_in_operation),
+            ("unacknowledged frames that survived", self.unacknowledged_survived),
             ("snapshots", self.snapshots),
             ("recoveries from a snapshot", self.snapshot_loads),
             ("frames", self.frames),

@@ -228,9 +228,7 @@ impl Shell {
         let last = taken.last().expect("at least one was taken");
         let (position, time) = (last.position, last.time);
         let entries: Vec<Entry> = taken.iter().flat_map(|decided| decided.entries.iter().cloned()).collect();
-        if self.setup.compare_states {
-            shadow.unsure = Some((time, position, entries.clone()));
-        }
+        shadow.unsure = Some((time, position, entries.clone()));
         let appended = if self.setup.bug == Some(Bug::SplitDecision) && entries.len() > 1 {
             let (first, second) = entries.split_at(entries.len() / 2);
             let first = self.log.writer.append(time.0, position.0, first);
@@ -255,7 +253,8 @@ impl Shell {
         }
         history.counts.frames += 1;
         history.frame_written(time.0);
-        if let Some((time, position, entries)) = shadow.unsure.take()
+        let durable = shadow.unsure.take().filter(|_| self.setup.compare_states);
+        if let Some((time, position, entries)) = durable
             && let Err(error) = shadow.state.replay(&entries, position, time)
         {
             history.violation(format!("frame with position {position:?} cannot be replayed: {error}"));

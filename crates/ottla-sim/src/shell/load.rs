@@ -98,10 +98,13 @@ pub(super) fn load(
     let Loaded { mut core, opened, time_ms } = read(disk, setup, unsettled, history)?;
     let follows_wall = setup.bug == Some(Bug::ShardTimeFollowsWall);
     let mut clock = ShardClock::new(setup.clock.clone(), time_ms, follows_wall);
+    let survived = shadow.unsure.as_ref().is_some_and(|(_, position, _)| *position == core.position());
+    history.counts.unacknowledged_survived += u64::from(survived);
     if setup.compare_states {
         compare(&core, shadow, history);
     }
     let kept = if setup.bug == Some(Bug::KeepEpoch) { 0 } else { opened.epoch };
+    shadow.unsure = None;
     core.begin_epoch(kept, clock.now());
     if setup.compare_states {
         shadow.state.begin_epoch(opened.epoch, clock.now());
@@ -145,7 +148,6 @@ fn compare(loaded: &ShardState, shadow: &mut Shadow, history: &mut History) {
     {
         history.violation(format!("the frame with position {position:?} cannot be replayed: {error}"));
     }
-    shadow.unsure = None;
     let (found, expected) = (loaded.position(), shadow.state.position());
     if found != expected {
         return history.violation(format!("loaded up to position {found:?}, durable was {expected:?}"));

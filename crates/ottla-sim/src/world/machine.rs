@@ -230,7 +230,7 @@ impl World {
             return;
         }
         let pause = self.rng.between(1_000, 12_000);
-        self.paused_until_ms = self.now_ms + pause;
+        self.paused_until_ms = self.paused_until_ms.max(self.now_ms + pause);
         self.history.counts.pauses += 1;
         self.schedule(Event::Pause, self.options.pause_mean_ms);
     }

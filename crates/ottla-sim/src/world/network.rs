@@ -60,6 +60,10 @@ impl World {
         self.tokens.insert(token, number);
         let slot = &mut self.slots[waiting.client];
         let connection = slot.connection.expect("requests are sent on a connection");
+        if self.options.journal {
+            let text = format!("{} client {} sends call {number} as {token:?}", self.now_ms, waiting.client);
+            self.history.journal.push(text);
+        }
         slot.last_delivery_ms = slot.last_delivery_ms.max(self.now_ms + self.rng.below(4));
         let context = Context { token, connection, version: waiting.call.version, ..Context::default() };
         let delivery = Delivery {
