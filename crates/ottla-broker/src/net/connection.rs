@@ -73,7 +73,7 @@ impl Line {
 pub struct Peer {
     /// Its number, growing in accept order.
     pub id: ConnectionId,
-    /// The peer's address, as text.
+    /// The peer's address as Kafka writes it in groups: `/127.0.0.1`.
     pub host: Text,
     /// The line of outstanding answers.
     pub line: Arc<Line>,
@@ -81,7 +81,7 @@ pub struct Peer {
 
 /// Serves a connection until either side ends it.
 pub async fn serve(stream: TcpStream, id: ConnectionId, shared: Arc<Shared>) {
-    let host = stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default();
+    let host = stream.peer_addr().map(|peer| format!("/{}", peer.ip())).unwrap_or_default();
     let peer = Peer { id, host: Text::from(host), line: Arc::new(Line::default()) };
     let (read, write) = stream.into_split();
     let (sender, answers) = mpsc::channel(ANSWERS_PER_CONNECTION_MAX);

@@ -6,7 +6,8 @@
 //! of the classic protocol. Nothing of a group with members is deleted, but offsets of topics that no consumer
 //! in it subscribes to.
 
-use bytes::Bytes;
+use std::collections::BTreeSet;
+
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::delete_groups_response::DeletableGroupResult;
@@ -33,9 +34,9 @@ const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 /// State, protocol type and type of a group, for listings.
 fn listed(protocol: &Protocol) -> (&'static str, Text, &'static str) {
     match protocol {
-        Protocol::None => (State::Empty.name(), Text::EMPTY, "Classic"),
-        Protocol::Classic(group) => (group.state().name(), group.protocol_type(), "Classic"),
-        Protocol::Consumer(group) => (group.state_name(), Text::from_static("consumer"), "Consumer"),
+        Protocol::None => (State::Empty.name(), Text::EMPTY, "classic"),
+        Protocol::Classic(group) => (group.state().name(), group.protocol_type(), "classic"),
+        Protocol::Consumer(group) => (group.state_name(), Text::from_static("consumer"), "consumer"),
     }
 }
 
@@ -103,7 +104,7 @@ fn not_found(groups: &Groups, version: i16, id: Text) -> DescribedGroup {
     group
 }
 
-/// Metadata and assignments are shown once the generation is complete.
+/// Protocol and metadata are shown once the generation is complete.
 fn describe(group: &ClassicGroup, id: Text) -> DescribedGroup {
     let is_stable = group.state() == State::Stable;
     let protocol = group.protocol_name().filter(|_| is_stable).cloned();
@@ -113,7 +114,7 @@ fn describe(group: &ClassicGroup, id: Text) -> DescribedGroup {
         client_id: member.client().0.clone(),
         client_host: member.client().1.clone(),
         member_metadata: protocol.as_ref().map(|name| member.metadata_for(name)).unwrap_or_default(),
-        member_assignment: if is_stable { member.assignment().clone() } else { Bytes::new() },
+        member_assignment: member.assignment().clone(),
         ..DescribedGroupMember::default()
     });
     DescribedGroup {
@@ -130,7 +131,11 @@ fn describe(group: &ClassicGroup, id: Text) -> DescribedGroup {
 pub(crate) fn delete_groups(step: &mut Step<'_>, context: &Context, request: m::DeleteGroupsRequest) {
     let mut results = Vec::with_capacity(request.groups_names.len());
     let mut rests_on = Position::default();
+    let mut seen = BTreeSet::new();
     for id in request.groups_names {
+        if !seen.insert(id.clone()) {
+            continue; // named twice, answered once
+        }
         let outcome = delete_group(step, &id);
         rests_on = rests_on.max(step.state.groups.rests_on(&id));
         let (code, message) = match outcome {
@@ -199,14 +204,11 @@ pub(crate) fn offset_delete(step: &mut Step<'_>, context: &Context, request: m::
                 records.extend(values.map(|values| record::tombstone(&values.key)));
                 ErrorCode::None
             };
-            partitions.push(OffsetDeleteResponsePartition {
-                partition_index: partition,
-                error_code: code.code(),
-                ..OffsetDeleteResponsePartition::default()
-            });
+            partitions
+                .push(OffsetDeleteResponsePartition { partition_index: partition, error_code: code.code() });
         }
         let name = asked.name.clone();
-        answers.push(OffsetDeleteResponseTopic { name, partitions, ..OffsetDeleteResponseTopic::default() });
+        answers.push(OffsetDeleteResponseTopic { name, partitions });
     }
     drop(is_subscribed);
     classic::append(step, id, &records);
@@ -215,9 +217,10 @@ pub(crate) fn offset_delete(step: &mut Step<'_>, context: &Context, request: m::
     step.answer(context.token, Reply::OffsetDelete(response), rests_on);
 }
 
-/// 69, and 68 for members that are no consumers: nobody can tell what they use.
+/// 24, 69, and 68 for members that are no consumers: nobody can tell what they use.
 fn may_delete_offsets(groups: &Groups, id: &Text) -> Result<(), ErrorCode> {
     match groups.protocol(id) {
+        Protocol::None if id.is_empty() => Err(ErrorCode::InvalidGroupId),
         Protocol::None if !groups.exists(id) => Err(ErrorCode::GroupIdNotFound),
         Protocol::Classic(group) if group.state() != State::Empty && !group.is_of_consumers() => {
             Err(ErrorCode::NonEmptyGroup)

@@ -36,10 +36,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub(super) use join::{KNOWN_ID, check as check_join, new_member_id, refused as join_refused};
 pub(super) use state::{ClassicGroup, State, subscription};
-pub(super) use join::{
-    KNOWN_ID, check as check_join, new_member_id, refused as join_refused,
-};
 pub(super) use stored::{Stored, record, tombstone};
 pub(super) use sync::refused as sync_refused;
 

@@ -108,7 +108,11 @@ impl Durable {
 ///
 /// # Errors
 /// When it is not one of [`Durable::items`], or not of this group.
-pub(super) fn restore(kind: u8, items: &mut Decoder<'_>, protocol: &mut Protocol) -> Result<(), RestoreError> {
+pub(super) fn restore(
+    kind: u8,
+    items: &mut Decoder<'_>,
+    protocol: &mut Protocol,
+) -> Result<(), RestoreError> {
     match (kind, &*protocol) {
         (CLASSIC_SECTION, Protocol::None) => {
             let stored = Arc::new(classic::Stored::decode(items)?);

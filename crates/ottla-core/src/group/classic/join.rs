@@ -67,7 +67,11 @@ pub(in crate::group) fn check(state: &ShardState, request: &m::JoinGroupRequest)
 }
 
 /// The id that a new member would get: Kafka's form, the client's or instance's name and a unique number.
-pub(in crate::group) fn new_member_id(step: &Step<'_>, context: &Context, request: &m::JoinGroupRequest) -> Text {
+pub(in crate::group) fn new_member_id(
+    step: &Step<'_>,
+    context: &Context,
+    request: &m::JoinGroupRequest,
+) -> Text {
     let name = request.group_instance_id.as_ref().unwrap_or(&context.client_id);
     let mut end = name.len().min(ID_PREFIX_BYTES_MAX);
     while !name.is_char_boundary(end) {
@@ -169,7 +173,8 @@ impl ClassicGroup {
 
     /// Whether the group's size and bytes leave room for who asks.
     fn accepts(&self, turn: &Turn, request: &m::JoinGroupRequest) -> bool {
-        let asks = request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len() + 64);
+        let asks =
+            request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len() + 64);
         let own = self.members.get(&request.member_id).map_or(0, Member::bytes);
         let (_, bytes) = self.weight();
         if bytes.saturating_sub(own).saturating_add(asks.sum()) > turn.rules.metadata_bytes_max {

@@ -166,7 +166,6 @@ impl ClassicGroup {
             member.joined = false;
             member.synced = false;
             member.is_new = false;
-            member.assignment = Bytes::new();
             member.refresh(turn.now_ms);
             if let Waiting::Join(parked) = std::mem::take(&mut member.waiting) {
                 waiting.push((id.clone(), parked));
@@ -190,7 +189,8 @@ impl ClassicGroup {
             .collect();
         let mut votes = vec![0usize; common.len()];
         for member in self.members.values() {
-            let first = member.protocols.iter().find_map(|(name, _)| common.iter().position(|it| *it == name));
+            let first =
+                member.protocols.iter().find_map(|(name, _)| common.iter().position(|it| *it == name));
             if let Some(at) = first {
                 votes[at] += 1;
             }
@@ -295,7 +295,9 @@ impl ClassicGroup {
         for deadline in self.pending.values_mut().chain(&mut self.sync_deadline) {
             *deadline = deadline.saturating_add(by_ms);
         }
-        if let Some(JoinPhase::Initial { deadline, .. } | JoinPhase::Usual { deadline }) = &mut self.join_phase {
+        if let Some(JoinPhase::Initial { deadline, .. } | JoinPhase::Usual { deadline }) =
+            &mut self.join_phase
+        {
             *deadline = deadline.saturating_add(by_ms);
         }
     }

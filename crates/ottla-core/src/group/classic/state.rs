@@ -172,7 +172,10 @@ impl ClassicGroup {
 
     /// Whether forgetting it loses nothing.
     pub(super) fn is_nothing(&self) -> bool {
-        self.stored.is_none() && self.members.is_empty() && self.pending.is_empty() && self.join_phase.is_none()
+        self.stored.is_none()
+            && self.members.is_empty()
+            && self.pending.is_empty()
+            && self.join_phase.is_none()
     }
 
     /// Starts from what is durable, with fresh timers. A group that is larger than allowed by now starts a

@@ -69,11 +69,12 @@ impl Stored {
 }
 
 fn encode(value: &GroupMetadataValue) -> Bytes {
-    encode_value(value, VALUE_VERSION).expect("texts were read with the same bound, and the version has all fields")
+    encode_value(value, VALUE_VERSION)
+        .expect("texts were read with the same bound, and the version has all fields")
 }
 
 fn key(group: &Text) -> Bytes {
-    let key = GroupMetadataKey { group: group.clone(), ..GroupMetadataKey::default() };
+    let key = GroupMetadataKey { group: group.clone() };
     encode_key(&key).expect("names longer than 32767 bytes are refused")
 }
 

@@ -14,6 +14,7 @@ use crate::command::{CommandBody, ConnectionId};
 use crate::decision::{Position, Reply};
 use crate::testing::Shard;
 
+mod admin;
 mod random;
 mod scenarios;
 mod table;

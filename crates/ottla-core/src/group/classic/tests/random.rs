@@ -50,7 +50,13 @@ impl World {
     fn new() -> Self {
         let instances = [None, None, None, Some("i"), Some("j")];
         let clients = instances.map(|instance| Client { instance, ..Client::default() }).to_vec();
-        Self { broker: Broker::new(), clients, generations: BTreeMap::new(), newest: 0, noted: BTreeSet::new() }
+        Self {
+            broker: Broker::new(),
+            clients,
+            generations: BTreeMap::new(),
+            newest: 0,
+            noted: BTreeSet::new(),
+        }
     }
 
     /// Looks at the answers that have just come.
@@ -158,7 +164,8 @@ impl World {
         let entries = self.broker.shard.log.len();
         let token = self.broker.send_sync(5, &member, &borrowed, |_| {});
         if self.broker.shard.log.len() > entries {
-            let assigned = members.iter().zip(&given).map(|((_, known), (_, text))| (known.clone(), text.clone()));
+            let assigned =
+                members.iter().zip(&given).map(|((_, known), (_, text))| (known.clone(), text.clone()));
             let generation = self.generations.entry(client.generation).or_default();
             assert!(generation.assigned.is_none(), "a generation is assigned once");
             generation.assigned = Some(assigned.collect());

@@ -179,8 +179,7 @@ fn scenario_75_static_member_misses_a_rebalance() {
     broker.sleep(6000);
     let first = broker.joined(one).expect("joined");
     assert!(broker.joined(other).is_some());
-    let (fixed, leader) =
-        (Known { id: first.member_id, generation: 1 }, Known { id: leader, generation: 1 });
+    let (fixed, leader) = (Known { id: first.member_id, generation: 1 }, Known { id: leader, generation: 1 });
     broker.sync_now(&fixed, &[]);
     broker.sync_now(&leader, &[]);
     let changed: &[(&str, &[u8])] = &[("range", b"more")];
@@ -249,9 +248,7 @@ fn scenario_77_leave_and_delete() {
             topics: vec![m::offset_delete_request::OffsetDeleteRequestTopic {
                 name: "t".into(),
                 partitions: vec![Default::default()],
-                ..Default::default()
             }],
-            ..Default::default()
         };
         match broker.ask(0, CommandBody::OffsetDelete(request)) {
             Reply::OffsetDelete(response) if response.error_code == 0 => {
