@@ -3,38 +3,37 @@
 use bytes::Bytes;
 use ottla_core::command::{CheckedBatch, CommandBody, ProduceCommand, ProducePartition, ProduceTopic};
 use ottla_core::decision::Reply;
-use ottla_env::rng::{Rng, SeededRng};
+use ottla_env::rng::Rng;
 use ottla_protocol::batch::{BatchBuilder, Producer};
 use ottla_protocol::compression::Codec;
 use ottla_protocol::messages as m;
 use ottla_protocol::record::{NewRecord, RecordIter};
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
+use crate::client::Ctx;
 use crate::history::{History, SentBatch};
 
 /// Builds a batch, notes it in the history, and gives its number. The number is in the key of every record.
 pub(crate) fn new_batch(
-    history: &mut History,
-    rng: &mut SeededRng,
-    padding_bytes_max: u64,
+    ctx: &mut Ctx<'_>,
     target: &(String, Uuid, i32),
     partition: i32,
     producer: Producer,
     transaction: Option<usize>,
-    now_ms: i64,
 ) -> usize {
-    let number = history.batches.len();
+    let number = ctx.history.batches.len();
     let mut builder = BatchBuilder::new(Codec::None);
     builder.set_producer(producer);
-    for index in 0..rng.between(1, 3) {
+    for index in 0..ctx.rng.between(1, 3) {
         let key: Vec<u8> = (number as u64).to_be_bytes().into_iter().chain([index as u8]).collect();
-        let mut value = vec![0; usize::try_from(rng.below(padding_bytes_max + 1)).expect("small")];
-        rng.fill(&mut value);
-        let record = NewRecord { timestamp: now_ms, key: Some(&key), value: Some(&value), headers: &[] };
+        let padding = ctx.rng.below(ctx.options.padding_bytes_max + 1);
+        let mut value = vec![0; usize::try_from(padding).expect("small")];
+        ctx.rng.fill(&mut value);
+        let record = NewRecord { timestamp: ctx.now_ms, key: Some(&key), value: Some(&value), headers: &[] };
         builder.append(&record).expect("a few records fit");
     }
     let (header, tail) = builder.build_parts();
-    history.batches.push(SentBatch {
+    ctx.history.batches.push(SentBatch {
         partition: TopicIdPartition { topic_id: target.1, partition },
         topic: target.0.clone(),
         header,
@@ -44,7 +43,7 @@ pub(crate) fn new_batch(
         refused: false,
     });
     if let Some(transaction) = transaction {
-        history.transactions[transaction].batches.push(number);
+        ctx.history.transactions[transaction].batches.push(number);
     }
     number
 }

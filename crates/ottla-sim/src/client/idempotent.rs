@@ -65,10 +65,8 @@ impl Idempotent {
                 base_sequence: *sequence,
                 transactional: false,
             };
-            let padding = ctx.options.padding_bytes_max;
-            let (history, now) = (&mut *ctx.history, ctx.now_ms);
-            let batch = message::new_batch(history, ctx.rng, padding, target, partition, stamp, None, now);
-            *sequence = increment_sequence(*sequence, history.batches[batch].header.records_count);
+            let batch = message::new_batch(ctx, target, partition, stamp, None);
+            *sequence = increment_sequence(*sequence, ctx.history.batches[batch].header.records_count);
             batches.push(batch);
         }
         if !batches.is_empty() {

@@ -48,7 +48,7 @@ impl Client for Offsets {
             return;
         }
         ctx.wake_in = Some(ctx.think() + 5);
-        if self.waiting.is_some() || !ctx.history.topics.get("t0").is_some_and(|topic| topic.id.is_some()) {
+        if self.waiting.is_some() || ctx.history.topics.get("t0").is_none_or(|topic| topic.id.is_none()) {
             return;
         }
         let (body, waiting, version) = if ctx.rng.one_in(3) {

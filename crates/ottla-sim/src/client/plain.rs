@@ -37,10 +37,7 @@ impl Client for Plain {
         if !targets.is_empty() {
             let target = &targets[ctx.rng.index(targets.len())];
             let partition = i32::try_from(ctx.rng.below(target.2 as u64)).expect("small");
-            let padding = ctx.options.padding_bytes_max;
-            let (history, now) = (&mut *ctx.history, ctx.now_ms);
-            let batch =
-                message::new_batch(history, ctx.rng, padding, target, partition, Producer::NONE, None, now);
+            let batch = message::new_batch(ctx, target, partition, Producer::NONE, None);
             let body = message::produce(ctx.history, None, &[batch]);
             let call = ctx.call_with(9, body, false, true);
             self.outstanding.insert(call, batch);

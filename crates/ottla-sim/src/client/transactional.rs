@@ -219,12 +219,9 @@ impl Transactional {
             base_sequence: *sequence,
             transactional: true,
         };
-        let padding = ctx.options.padding_bytes_max;
-        let (history, now) = (&mut *ctx.history, ctx.now_ms);
-        let batch =
-            message::new_batch(history, ctx.rng, padding, target, partition, stamp, Some(transaction), now);
-        *sequence = increment_sequence(*sequence, history.batches[batch].header.records_count);
-        let body = message::produce(history, Some(&self.transactional_id), &[batch]);
+        let batch = message::new_batch(ctx, target, partition, stamp, Some(transaction));
+        *sequence = increment_sequence(*sequence, ctx.history.batches[batch].header.records_count);
+        let body = message::produce(ctx.history, Some(&self.transactional_id), &[batch]);
         self.send((9, 12), body, Sent::Write(vec![batch]), ctx);
     }
 

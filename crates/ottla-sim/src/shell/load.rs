@@ -66,7 +66,7 @@ fn read(
             history.counts.snapshot_loads += 1;
             let mut restore = Restore::new(setup.core.clone());
             for chunk in snapshot {
-                restore.feed(&chunk.map_err(OpenError::from)?)?;
+                restore.feed(&chunk?)?;
             }
             restore.finish()?
         }
