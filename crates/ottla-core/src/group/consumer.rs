@@ -101,7 +101,8 @@ impl Stored {
     pub(super) fn decode_item(items: &mut Decoder<'_>) -> Result<Change, RestoreError> {
         let (key, value) = (items.bytes()?, items.bytes()?);
         let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
-        let (kind, mut reader) = record_type(&key).map_err(|_| items.inconsistent("a record's key is cut"))?;
+        let (kind, mut reader) =
+            record_type(&key).map_err(|_| items.inconsistent("a record's key is cut"))?;
         match Change::decode(kind, &mut reader, Some(&value)).map_err(|reason| items.inconsistent(reason))? {
             Some((_, change)) => Ok(change),
             None => Err(items.inconsistent("a record of another kind")),

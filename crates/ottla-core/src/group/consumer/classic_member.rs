@@ -14,10 +14,10 @@ use ottla_protocol::messages::leave_group_request::MemberIdentity;
 use ottla_protocol::types::Text;
 
 use super::assignment::Assignment;
+use super::heartbeat::inherit;
 use super::member::{ClassicMetadata, Member, MemberState, Metadata};
 use super::record::Change;
 use super::state::Stored;
-use super::heartbeat::inherit;
 use super::{ID_BYTES_MAX, departure, embedded, get, get_mut, settle, write};
 use crate::command::Context;
 use crate::group::classic;
@@ -70,7 +70,8 @@ fn join(
     let stored = &get(step.state, &group).expect("the caller has looked").stored;
     let (member_id, from) = place(stored, context.version, &request, new_member_id)?;
     let config = &step.state.config;
-    let size_max = usize::try_from(config.group_consumer_max_size).unwrap_or(0).min(config.limits.group_members_max);
+    let size_max =
+        usize::try_from(config.group_consumer_max_size).unwrap_or(0).min(config.limits.group_members_max);
     if matches!(from, From::Nowhere) && stored.members.len() >= size_max {
         return Err(fail(ErrorCode::GroupMaxSizeReached));
     }
@@ -165,7 +166,8 @@ fn supports(stored: &Stored, member_id: &Text, protocol_type: &Text, protocols: 
         .filter(|(id, _)| *id != member_id)
         .filter_map(|(_, member)| member.metadata.classic.as_ref())
         .collect();
-    let in_all = |name: &Text| others.iter().all(|other| other.protocols.iter().any(|(there, _)| there == name));
+    let in_all =
+        |name: &Text| others.iter().all(|other| other.protocols.iter().any(|(there, _)| there == name));
     *protocol_type == embedded::PROTOCOL_TYPE && protocols.iter().any(|(name, _)| in_all(name))
 }
 
@@ -175,7 +177,11 @@ fn protocol_name(member: &Member) -> Text {
 }
 
 /// A member of the classic protocol: 25, 82.
-fn find<'a>(stored: &'a Stored, member_id: &Text, instance_id: Option<&Text>) -> Result<&'a Member, ErrorCode> {
+fn find<'a>(
+    stored: &'a Stored,
+    member_id: &Text,
+    instance_id: Option<&Text>,
+) -> Result<&'a Member, ErrorCode> {
     if let Some(instance_id) = instance_id {
         match stored.static_member(instance_id) {
             None => return Err(ErrorCode::UnknownMemberId),

@@ -32,7 +32,9 @@ pub(super) fn leave(
             ..member.current.clone()
         };
         write(step, group, &[Change::Current(member_id.clone(), Some(away))]);
-        if let Some(timers) = get_mut(step.state, group).and_then(|consumer| consumer.timers.get_mut(member_id)) {
+        if let Some(timers) =
+            get_mut(step.state, group).and_then(|consumer| consumer.timers.get_mut(member_id))
+        {
             timers.revocation = None;
         }
     } else {
@@ -84,7 +86,9 @@ pub(in crate::group) fn tick(step: &mut Step<'_>, group: &Text) {
     let Some(consumer) = get(step.state, group) else { return };
     let is_late = |member_id: &Text, (at, epoch): (i64, i32)| {
         let current = consumer.stored.member(member_id).map(|member| &member.current);
-        at <= now_ms && current.is_some_and(|current| current.state == MemberState::Unrevoked && current.epoch == epoch)
+        at <= now_ms
+            && current
+                .is_some_and(|current| current.state == MemberState::Unrevoked && current.epoch == epoch)
     };
     let due = consumer.timers.iter().filter(|(member_id, timers)| {
         timers.session_at <= now_ms

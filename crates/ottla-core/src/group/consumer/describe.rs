@@ -88,7 +88,10 @@ fn describe_member(state: &ShardState, member_id: &Text, member: &Member) -> res
 }
 
 /// Partitions, ordered, with the names of their topics; deleted topics are left out.
-fn assignment(state: &ShardState, partitions: impl Iterator<Item = TopicIdPartition>) -> response::Assignment {
+fn assignment(
+    state: &ShardState,
+    partitions: impl Iterator<Item = TopicIdPartition>,
+) -> response::Assignment {
     let mut topic_partitions: Vec<response::TopicPartitions> = Vec::new();
     for partition in partitions {
         match topic_partitions.last_mut() {

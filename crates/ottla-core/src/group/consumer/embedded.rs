@@ -61,9 +61,9 @@ fn read_assignment(bytes: &Bytes, topics: &Topics) -> Option<Assignment> {
     let read = ConsumerProtocolAssignment::decode(&mut reader, version).ok()?;
     let partitions = read.assigned_partitions.iter().flat_map(|assigned| {
         let topic = topics.by_name(&assigned.topic);
-        topic.into_iter().flat_map(|topic| {
-            assigned.partitions.iter().filter_map(|&partition| topic.partition(partition))
-        })
+        topic
+            .into_iter()
+            .flat_map(|topic| assigned.partitions.iter().filter_map(|&partition| topic.partition(partition)))
     });
     Some(partitions.collect())
 }
@@ -71,7 +71,8 @@ fn read_assignment(bytes: &Bytes, topics: &Topics) -> Option<Assignment> {
 /// What a member has, in the version of its subscription.
 pub(super) fn assignment_of(member: &Member, topics: &Topics) -> Bytes {
     let classic = member.metadata.classic.as_ref();
-    let metadata = classic.and_then(|classic| classic.protocols.first()).map(|(_, metadata)| metadata.clone());
+    let metadata =
+        classic.and_then(|classic| classic.protocols.first()).map(|(_, metadata)| metadata.clone());
     let version = metadata.and_then(|metadata| Reader::new(metadata).i16().ok()).unwrap_or_default();
     let version = version.clamp(0, ConsumerProtocolAssignment::MAX_VERSION);
     let mut assigned_partitions: Vec<TopicPartition> = member

@@ -75,7 +75,10 @@ fn decide(
     if step.state.cluster.features().group_version() < 1 {
         return refused(ErrorCode::UnsupportedVersion, "the consumer group protocol is not enabled");
     }
-    if context.version < CLIENT_MEMBER_ID && request.member_epoch == JOIN_EPOCH && request.member_id.is_empty() {
+    if context.version < CLIENT_MEMBER_ID
+        && request.member_epoch == JOIN_EPOCH
+        && request.member_id.is_empty()
+    {
         request.member_id = new_member_id(step, context);
     }
     check(step.state, &request)?;
@@ -123,7 +126,9 @@ fn check(state: &ShardState, request: &m::ConsumerGroupHeartbeatRequest) -> Resu
                 return malformed("SubscribedTopicNames or SubscribedTopicRegex is needed to join");
             }
         }
-        AWAY_EPOCH if request.instance_id.is_none() => return malformed("InstanceId is needed to leave for a while"),
+        AWAY_EPOCH if request.instance_id.is_none() => {
+            return malformed("InstanceId is needed to leave for a while");
+        }
         epoch if epoch < AWAY_EPOCH => return malformed("MemberEpoch is below -2"),
         _ => {}
     }
@@ -141,11 +146,18 @@ fn check_room(state: &ShardState, request: &m::ConsumerGroupHeartbeatRequest) ->
     let limits = &state.config.limits;
     let bytes: usize = names.iter().map(|name| name.len() + 32).sum();
     if bytes > SUBSCRIPTION_BYTES_MAX {
-        return refused(ErrorCode::InvalidRequest, "the names of the subscribed topics are too long together");
+        return refused(
+            ErrorCode::InvalidRequest,
+            "the names of the subscribed topics are too long together",
+        );
     }
     let (members, there) = state.groups.weight();
-    if there.saturating_add(bytes) > limits.groups_metadata_bytes_max || members >= limits.groups_members_max {
-        return refused(ErrorCode::GroupMaxSizeReached, "the members of all groups are too many, or say too much");
+    if there.saturating_add(bytes) > limits.groups_metadata_bytes_max || members >= limits.groups_members_max
+    {
+        return refused(
+            ErrorCode::GroupMaxSizeReached,
+            "the members of all groups are too many, or say too much",
+        );
     }
     Ok(())
 }
@@ -199,11 +211,15 @@ pub(super) fn find<'a>(
         return stored.member(member_id).ok_or_else(|| Refused::new(ErrorCode::UnknownMemberId, unknown()));
     };
     match stored.static_member(instance_id) {
-        None => refused(ErrorCode::UnknownMemberId, format!("there is no instance {instance_id} in the group")),
+        None => {
+            refused(ErrorCode::UnknownMemberId, format!("there is no instance {instance_id} in the group"))
+        }
         Some(holder) if holder != member_id => {
             refused(ErrorCode::FencedInstanceId, format!("the instance {instance_id} is another member"))
         }
-        Some(_) => stored.member(member_id).ok_or_else(|| Refused::new(ErrorCode::UnknownMemberId, unknown())),
+        Some(_) => {
+            stored.member(member_id).ok_or_else(|| Refused::new(ErrorCode::UnknownMemberId, unknown()))
+        }
     }
 }
 
@@ -217,7 +233,10 @@ fn check_epoch(current: &Current, epoch: i32, owned: Option<&Assignment>) -> Res
     if epoch < current.epoch && epoch == current.previous_epoch && owned.is_some_and(keeps) {
         return Ok(());
     }
-    let message = format!("the member's epoch is {}, not {epoch}: it must give everything up and join again", current.epoch);
+    let message = format!(
+        "the member's epoch is {}, not {epoch}: it must give everything up and join again",
+        current.epoch
+    );
     refused(ErrorCode::FencedMemberEpoch, message)
 }
 
@@ -243,7 +262,8 @@ fn join(
     let place = find_place(&stored, &request)?;
     let takes_new_place = matches!(place, Place::New);
     let config = &step.state.config;
-    let size_max = usize::try_from(config.group_consumer_max_size).unwrap_or(0).min(config.limits.group_members_max);
+    let size_max =
+        usize::try_from(config.group_consumer_max_size).unwrap_or(0).min(config.limits.group_members_max);
     if takes_new_place && stored.members.len() >= size_max {
         return refused(ErrorCode::GroupMaxSizeReached, "the group is full");
     }
@@ -293,7 +313,13 @@ fn find_place(stored: &Stored, request: &m::ConsumerGroupHeartbeatRequest) -> Re
 }
 
 /// Gives a static member's place to its next incarnation: what it has and shall have, at no epoch yet.
-pub(super) fn inherit(step: &mut Step<'_>, group: &Text, member_id: &Text, old_id: &Text, old: &Member) -> Member {
+pub(super) fn inherit(
+    step: &mut Step<'_>,
+    group: &Text,
+    member_id: &Text,
+    old_id: &Text,
+    old: &Member,
+) -> Member {
     let Some(stored) = get(step.state, group).map(|consumer| Arc::clone(&consumer.stored)) else {
         return old.clone();
     };

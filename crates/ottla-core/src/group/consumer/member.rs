@@ -79,7 +79,8 @@ impl Metadata {
             return 0;
         }
         let optional = [&self.instance_id, &self.rack_id, &self.regex, &self.server_assignor];
-        let texts = optional.into_iter().flatten().chain([&self.client_id, &self.client_host]).chain(&self.topics);
+        let texts =
+            optional.into_iter().flatten().chain([&self.client_id, &self.client_host]).chain(&self.topics);
         let classic = self.classic.iter().flat_map(|classic| &classic.protocols);
         let protocols = classic.map(|(name, metadata)| name.len() + metadata.len() + 64);
         512 + texts.map(|text| text.len() + 32).sum::<usize>() + protocols.sum::<usize>()
@@ -136,7 +137,8 @@ impl Member {
     ) -> Current {
         let current = &self.current;
         let empty = Assignment::default();
-        let next = Next { current, target: self.target.as_ref().unwrap_or(&empty), target_epoch, owned, is_free };
+        let next =
+            Next { current, target: self.target.as_ref().unwrap_or(&empty), target_epoch, owned, is_free };
         match current.state {
             MemberState::Stable if current.epoch == target_epoch => current.clone(),
             MemberState::Stable | MemberState::Unreleased => next.compute(current.epoch),
@@ -190,7 +192,13 @@ impl<F: Fn(TopicIdPartition) -> bool> Next<'_, F> {
         self.at(self.target_epoch, state, kept, Assignment::default())
     }
 
-    fn at(&self, epoch: i32, state: MemberState, assigned: Assigned, pending_revocation: Assignment) -> Current {
+    fn at(
+        &self,
+        epoch: i32,
+        state: MemberState,
+        assigned: Assigned,
+        pending_revocation: Assignment,
+    ) -> Current {
         let moved = epoch != self.current.epoch;
         let previous_epoch = if moved { self.current.epoch } else { self.current.previous_epoch };
         Current { epoch, previous_epoch, state, assigned, pending_revocation }

@@ -50,7 +50,8 @@ pub(super) fn admit(state: &ShardState, group: &Text) -> Result<Plan, Refused> {
     match from_classic(classic, &state.topics) {
         Some(stored) => Ok(Plan { stored: Some(Arc::new(stored)), was_classic: true }),
         None => {
-            let message = format!("the members of {group} say what they subscribe to in a way that cannot be read");
+            let message =
+                format!("the members of {group} say what they subscribe to in a way that cannot be read");
             refused(ErrorCode::GroupIdNotFound, message)
         }
     }
@@ -173,6 +174,7 @@ fn common_protocol<'a>(mut members: impl Iterator<Item = &'a Member>) -> Option<
     let supported = |member: &'a Member| member.metadata.classic.as_ref().map(|classic| &classic.protocols);
     let first = members.find_map(supported)?;
     let others: Vec<_> = members.filter_map(supported).collect();
-    let in_all = |name: &&Text| others.iter().all(|protocols| protocols.iter().any(|(other, _)| other == *name));
+    let in_all =
+        |name: &&Text| others.iter().all(|protocols| protocols.iter().any(|(other, _)| other == *name));
     first.iter().map(|(name, _)| name).find(in_all).cloned()
 }

@@ -66,7 +66,8 @@ fn check_epoch(member: &Member, epoch: i32, partitions: &[TopicIdPartition]) -> 
     if member.is_classic() {
         return Err(ErrorCode::IllegalGeneration);
     }
-    let had_it = |partition: &TopicIdPartition| current.assigned.epoch(*partition).is_some_and(|since| since <= epoch);
+    let had_it =
+        |partition: &TopicIdPartition| current.assigned.epoch(*partition).is_some_and(|since| since <= epoch);
     let may = (1..current.epoch).contains(&epoch) && !partitions.is_empty() && partitions.iter().all(had_it);
     if may { Ok(()) } else { Err(ErrorCode::StaleMemberEpoch) }
 }

@@ -68,7 +68,10 @@ fn translate(pattern: &str) -> Result<String, &'static str> {
 enum Escape {
     Char(char),
     /// A class, as items and as a class of its own.
-    Class { items: &'static str, class: &'static str },
+    Class {
+        items: &'static str,
+        class: &'static str,
+    },
     /// Something that is copied as it is.
     Verbatim(String),
     /// The characters of `\Q..\E`.
@@ -303,8 +306,8 @@ impl Translator<'_> {
         ahead.next();
         let name: String = ahead.by_ref().take_while(|c| *c != ':').take(16).collect();
         let known = [
-            "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
-            "upper", "word", "xdigit",
+            "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
+            "space", "upper", "word", "xdigit",
         ];
         if ahead.next() != Some(']') || !known.contains(&name.trim_start_matches('^')) {
             return false;
@@ -410,8 +413,26 @@ mod tests {
     #[test]
     fn refused() {
         for pattern in [
-            "[", "(", ")", "a)|(b", "*", "a**", "a{2}{3}", "a{1001}", "(?x)a", "(?=a)", "(?<=a)b", r"(a)\1", r"\C",
-            r"\Z", r"\k", "\\", "[z-a]", r"[a-\d]", r"\x4", "(((a{1000}){1000}){1000})",
+            "[",
+            "(",
+            ")",
+            "a)|(b",
+            "*",
+            "a**",
+            "a{2}{3}",
+            "a{1001}",
+            "(?x)a",
+            "(?=a)",
+            "(?<=a)b",
+            r"(a)\1",
+            r"\C",
+            r"\Z",
+            r"\k",
+            "\\",
+            "[z-a]",
+            r"[a-\d]",
+            r"\x4",
+            "(((a{1000}){1000}){1000})",
         ] {
             assert!(Pattern::new(pattern).is_err(), "{pattern} should be refused");
         }

@@ -75,11 +75,13 @@ impl Change {
                 record(&m::ConsumerGroupTargetAssignmentMetadataKey { group_id }, value)
             }
             Self::MemberTarget(member_id, value) => {
-                let key = m::ConsumerGroupTargetAssignmentMemberKey { group_id, member_id: member_id.clone() };
+                let key =
+                    m::ConsumerGroupTargetAssignmentMemberKey { group_id, member_id: member_id.clone() };
                 record(&key, value.as_ref().map(member_target_value))
             }
             Self::Current(member_id, value) => {
-                let key = m::ConsumerGroupCurrentMemberAssignmentKey { group_id, member_id: member_id.clone() };
+                let key =
+                    m::ConsumerGroupCurrentMemberAssignmentKey { group_id, member_id: member_id.clone() };
                 record(&key, value.as_ref().map(current_value_of))
             }
             Self::Regex(regular_expression, value) => {
@@ -132,7 +134,10 @@ impl Change {
             m::ConsumerGroupCurrentMemberAssignmentKey::RECORD_TYPE => {
                 let key: m::ConsumerGroupCurrentMemberAssignmentKey = read_key(key)?;
                 let value: Option<m::ConsumerGroupCurrentMemberAssignmentValue> = read_value(value)?;
-                (key.group_id, Self::Current(key.member_id.detached(), value.map(|value| read_current(&value))))
+                (
+                    key.group_id,
+                    Self::Current(key.member_id.detached(), value.map(|value| read_current(&value))),
+                )
             }
             m::ConsumerGroupRegularExpressionKey::RECORD_TYPE => {
                 let key: m::ConsumerGroupRegularExpressionKey = read_key(key)?;

@@ -46,7 +46,8 @@ pub(super) fn update_group(step: &mut Step<'_>, group: &Text, changed: bool) {
     }
     let Some(consumer) = get(step.state, group) else { return };
     if consumer.stored.epoch > consumer.stored.target_epoch {
-        let mut changes = new_target(&consumer.stored, &step.state.topics, &step.state.config.group_consumer_assignors);
+        let mut changes =
+            new_target(&consumer.stored, &step.state.topics, &step.state.config.group_consumer_assignors);
         changes.push(Change::Target(Some((consumer.stored.epoch, step.now.0))));
         write(step, group, &changes);
     }
@@ -66,7 +67,11 @@ fn new_target(stored: &Stored, topics: &Topics, assignors: &str) -> Vec<Change> 
         .collect();
     let counts = subscription::partition_counts(stored, topics);
     let target = assignor::assign(preferred_assignor(stored, assignors), &subscribers, &counts);
-    let changed = stored.members.iter().zip(target).filter(|((_, member), target)| member.target.as_ref() != Some(target));
+    let changed = stored
+        .members
+        .iter()
+        .zip(target)
+        .filter(|((_, member), target)| member.target.as_ref() != Some(target));
     changed.map(|((id, _), target)| Change::MemberTarget(id.clone(), Some(target))).collect()
 }
 
@@ -118,8 +123,11 @@ pub(super) fn touch(step: &mut Step<'_>, group: &Text, member_id: &Text) {
     let Some(consumer) = get_mut(step.state, group) else { return };
     let Some(member) = consumer.stored.member(member_id) else { return };
     let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
+    let is_classic = member.is_classic();
     let fresh = super::Timers { session_at, revocation: None, turn_at: None };
-    consumer.timers.entry(member_id.clone()).or_insert(fresh).session_at = session_at;
+    let timers = consumer.timers.entry(member_id.clone()).or_insert(fresh);
+    timers.session_at = session_at;
+    timers.turn_at = timers.turn_at.filter(|_| is_classic);
     step.state.groups.schedule(group, session_at);
 }
 

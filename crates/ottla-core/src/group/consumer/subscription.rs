@@ -36,7 +36,8 @@ pub(super) fn resolve(stored: &Stored, topics: &Topics, all: bool, now: ShardTim
         // A pattern in a record was compiled once; if it cannot be any more, it matches nothing.
         let pattern = Pattern::new(regex).ok();
         let matches = |name: &Text| pattern.as_ref().is_some_and(|pattern| pattern.matches(name));
-        let matching: Vec<Text> = names.iter().filter(|name| matches(name)).map(|name| (*name).clone()).collect();
+        let matching: Vec<Text> =
+            names.iter().filter(|name| matches(name)).map(|name| (*name).clone()).collect();
         if stored.regexes.get(regex).is_none_or(|there| there.topics != matching) {
             let resolved = Resolved { topics: matching, version, timestamp: now.0 };
             changes.push(Change::Regex(regex.clone(), Some(resolved)));

@@ -35,7 +35,11 @@ fn unchanged(group: &str, member_id: &str, member_epoch: i32) -> m::ConsumerGrou
     }
 }
 
-fn send(broker: &mut Broker, version: i16, request: m::ConsumerGroupHeartbeatRequest) -> m::ConsumerGroupHeartbeatResponse {
+fn send(
+    broker: &mut Broker,
+    version: i16,
+    request: m::ConsumerGroupHeartbeatRequest,
+) -> m::ConsumerGroupHeartbeatResponse {
     match broker.ask(version, CommandBody::ConsumerGroupHeartbeat(request)) {
         Reply::ConsumerGroupHeartbeat(response) => response,
         other => panic!("{other:?}"),
@@ -142,8 +146,11 @@ impl Consumer {
     /// A heartbeat that says everything, as after a lost answer.
     fn repeat(&mut self, broker: &mut Broker) -> i16 {
         let topic_partitions = Some(wire(&self.owned));
-        let request =
-            m::ConsumerGroupHeartbeatRequest { topic_partitions, member_epoch: self.epoch, ..self.join_request() };
+        let request = m::ConsumerGroupHeartbeatRequest {
+            topic_partitions,
+            member_epoch: self.epoch,
+            ..self.join_request()
+        };
         let response = send(broker, 1, request);
         self.take(&response)
     }
@@ -171,8 +178,12 @@ impl Consumer {
 }
 
 fn create(broker: &mut Broker, name: &str, num_partitions: i32) -> Uuid {
-    let topic =
-        CreatableTopic { name: Text::from(name), num_partitions, replication_factor: -1, ..Default::default() };
+    let topic = CreatableTopic {
+        name: Text::from(name),
+        num_partitions,
+        replication_factor: -1,
+        ..Default::default()
+    };
     let request = m::CreateTopicsRequest { topics: vec![topic], ..Default::default() };
     match broker.ask(7, CommandBody::CreateTopics(request)) {
         Reply::CreateTopics(response) => {
@@ -184,7 +195,8 @@ fn create(broker: &mut Broker, name: &str, num_partitions: i32) -> Uuid {
 }
 
 fn describe(broker: &mut Broker, group: &str) -> DescribedGroup {
-    let request = m::ConsumerGroupDescribeRequest { group_ids: vec![Text::from(group)], ..Default::default() };
+    let request =
+        m::ConsumerGroupDescribeRequest { group_ids: vec![Text::from(group)], ..Default::default() };
     match broker.ask(1, CommandBody::ConsumerGroupDescribe(request)) {
         Reply::ConsumerGroupDescribe(mut response) => response.groups.remove(0),
         other => panic!("{other:?}"),

@@ -33,14 +33,17 @@ fn check_complete(subscribers: &[Subscriber], topics: &BTreeMap<Uuid, i32>, targ
             assert!(given.insert(partition), "given twice");
         }
     }
-    let wanted = topics.iter().filter(|(id, _)| subscribers.iter().any(|subscriber| subscriber.topics.contains(id)));
+    let wanted =
+        topics.iter().filter(|(id, _)| subscribers.iter().any(|subscriber| subscriber.topics.contains(id)));
     assert_eq!(given.len(), wanted.map(|(_, count)| usize::try_from(*count).expect("few")).sum::<usize>());
 }
 
 /// How many partitions are not where they were.
 fn moved(subscribers: &[Subscriber], target: &[Assignment]) -> usize {
     let pairs = subscribers.iter().zip(target);
-    pairs.map(|(subscriber, target)| target.iter().filter(|p| !subscriber.previous.contains(*p)).count()).sum()
+    pairs
+        .map(|(subscriber, target)| target.iter().filter(|p| !subscriber.previous.contains(*p)).count())
+        .sum()
 }
 
 /// `range` by the letter: runs in the order of ids, the first ones larger; static members first.

@@ -71,7 +71,10 @@ impl<'a> Plan<'a> {
         let subscriber = &self.subscribers[index];
         let may_have = |partition: &TopicIdPartition| {
             subscriber.topics.contains(&partition.topic_id)
-                && self.topics.get(&partition.topic_id).is_some_and(|count| (0..*count).contains(&partition.partition))
+                && self
+                    .topics
+                    .get(&partition.topic_id)
+                    .is_some_and(|count| (0..*count).contains(&partition.partition))
                 && !self.taken.contains(partition)
         };
         subscriber.previous.iter().filter(may_have).collect()

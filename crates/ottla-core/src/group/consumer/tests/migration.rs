@@ -231,7 +231,9 @@ fn classic_members() {
     assert_eq!((modern.beat(&mut broker), modern.leave(&mut broker)), (25, 25));
     let mut request = classic.join_request();
     request.protocol_type = "connect".into();
-    let Reply::JoinGroup(response) = broker.ask(5, CommandBody::JoinGroup(request)) else { panic!("an answer") };
+    let Reply::JoinGroup(response) = broker.ask(5, CommandBody::JoinGroup(request)) else {
+        panic!("an answer")
+    };
     assert_eq!(response.error_code, 23);
     // One that is called and does not come is fenced after its rebalance timeout, though it sends heartbeats.
     let mut three = Consumer::new("three", &["a"]);
@@ -304,7 +306,8 @@ fn waiting_members() {
     let mut broker = broker(MigrationPolicy::Bidirectional);
     let mut classic = classic_group(&mut broker, None);
     broker.run(3, CommandBody::JoinGroup(Classic::default().join_request()));
-    let decision = broker.run(1, CommandBody::ConsumerGroupHeartbeat(Consumer::new("two", &["a"]).join_request()));
+    let decision =
+        broker.run(1, CommandBody::ConsumerGroupHeartbeat(Consumer::new("two", &["a"]).join_request()));
     let codes: Vec<i16> = decision
         .answers
         .iter()

@@ -19,7 +19,11 @@ enum Act {
     Join(usize),
     Leave(usize, bool),
     /// Sends a heartbeat, reporting what is owned or (if nothing changed) not; the answer may be lost.
-    Beat { client: usize, reports: bool, answer_lost: bool },
+    Beat {
+        client: usize,
+        reports: bool,
+        answer_lost: bool,
+    },
     /// Does as told.
     Follow(usize),
     Pass(i64),
@@ -182,7 +186,11 @@ impl World {
                 for &partition in partitions {
                     let partition = TopicIdPartition { topic_id, partition };
                     let owner = owners.get(&partition);
-                    assert!(owner.is_some_and(|id| **id == *client.id), "{} owns {partition:?}: {owner:?}", client.id);
+                    assert!(
+                        owner.is_some_and(|id| **id == *client.id),
+                        "{} owns {partition:?}: {owner:?}",
+                        client.id
+                    );
                 }
             }
         }

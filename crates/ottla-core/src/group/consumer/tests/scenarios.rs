@@ -298,7 +298,8 @@ fn records() {
         let decision = broker.run(1, CommandBody::ConsumerGroupHeartbeat(request));
         let mut types = Vec::new();
         for entry in &decision.entries {
-            for record in ottla_protocol::record::records_of(&entry.header, &entry.tail, 0).expect("our own") {
+            for record in ottla_protocol::record::records_of(&entry.header, &entry.tail, 0).expect("our own")
+            {
                 let record = record.expect("our own");
                 let (kind, _) = record_type(&record.key.expect("a key")).expect("our own");
                 types.push((kind, record.value.is_some()));
