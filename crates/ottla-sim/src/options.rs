@@ -171,9 +171,15 @@ impl Options {
         }
     }
 
-    /// The options of a seed with a planted bug: only the history is judged, not the states.
+    /// The options of a seed with a planted bug: only the history is judged, not the states. Bugs that show after
+    /// a failed sync get failing syncs and power cuts.
     pub fn with_bug(seed: u64, bug: Bug) -> Self {
-        Self { bug: Some(bug), compare_states: false, ..Self::from_seed(seed) }
+        let mut options = Self { bug: Some(bug), compare_states: false, ..Self::from_seed(seed) };
+        if matches!(bug, Bug::BelievePageCache | Bug::AnswerAfterFailedSync) {
+            options.faults = options.faults.with(Fault::SyncError, 20_000);
+            options.kill_rate = 0;
+        }
+        options
     }
 }
 
