@@ -142,12 +142,16 @@ fn route(
         ApiKey::DescribeConfigs => handlers::describe_configs::handle(shared, incoming, reader)?,
         ApiKey::OffsetForLeaderEpoch => handlers::offset_for_leader_epoch::handle(shared, incoming, reader)?,
         ApiKey::DescribeCluster => handlers::describe_cluster::handle(shared, incoming, reader)?,
-        ApiKey::DescribeTopicPartitions => handlers::describe_topic_partitions::handle(shared, incoming, reader)?,
+        ApiKey::DescribeTopicPartitions => {
+            handlers::describe_topic_partitions::handle(shared, incoming, reader)?
+        }
         ApiKey::ListConfigResources => handlers::list_config_resources::handle(shared, incoming, reader)?,
         ApiKey::DescribeLogDirs => handlers::log_dirs::describe(shared, incoming, reader)?,
         ApiKey::AlterReplicaLogDirs => handlers::log_dirs::alter(shared, incoming, reader)?,
         ApiKey::ElectLeaders => handlers::replicas::elect_leaders(shared, incoming, reader)?,
-        ApiKey::AlterPartitionReassignments => handlers::replicas::alter_reassignments(shared, incoming, reader)?,
+        ApiKey::AlterPartitionReassignments => {
+            handlers::replicas::alter_reassignments(shared, incoming, reader)?
+        }
         ApiKey::ListPartitionReassignments => handlers::replicas::list_reassignments(incoming, reader)?,
         ApiKey::DescribeQuorum => handlers::describe_quorum::handle(shared, incoming, reader)?,
         ApiKey::OffsetCommit => forward!(OffsetCommit, OffsetCommitRequest),

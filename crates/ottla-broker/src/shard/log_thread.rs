@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use ottla_core::cluster::Image;
 use ottla_core::decision::{Bounds, Position, ShardTime};
@@ -42,6 +42,8 @@ pub struct LogThread {
     pub progress: Arc<LogProgress>,
     /// Where snapshots of durable states go.
     pub snapshots: SyncSender<SnapshotJob>,
+    /// Ends when the snapshot thread has: a snapshot is only good while its log is open.
+    pub snapshots_done: Receiver<()>,
     /// Tells the helper thread that a file may be wanted or was sealed.
     pub written: SyncSender<()>,
     /// Epoch of this life of the log.
@@ -124,6 +126,10 @@ impl LogThread {
 
     /// The queue is closed: the log ends in order, which lets the next start tell damage from a torn write.
     fn close(self) {
+        drop(self.snapshots);
+        if self.snapshots_done.recv().is_ok() {
+            tracing::error!("the snapshot thread said something; it should only end");
+        }
         if let Err(error) = self.writer.close(self.last_time.0) {
             tracing::warn!(%error, "the log was not closed in order; the next start will check its end");
         }

@@ -304,16 +304,19 @@ impl LogThreads {
         progress.durable.store(durable.0, Ordering::Release);
         let (snapshots, jobs) = sync_channel(1);
         let (written, work) = sync_channel(1);
+        let (done, snapshots_done) = sync_channel(0);
+        let write_snapshots = move || {
+            snapshots::run(store, &jobs);
+            drop(done);
+        };
         let prepare = move || {
             while preparer.run_once() {}
             while work.recv().is_ok() {
                 while preparer.run_once() {}
             }
         };
-        let helpers = vec![
-            spawn::thread("ottla-snapshot", move || snapshots::run(store, &jobs))?,
-            spawn::thread("ottla-prepare", prepare)?,
-        ];
+        let helpers =
+            vec![spawn::thread("ottla-snapshot", write_snapshots)?, spawn::thread("ottla-prepare", prepare)?];
         let inbox = setup.inbox.clone();
         let thread = LogThread {
             queue: queue.clone(),
@@ -321,6 +324,7 @@ impl LogThreads {
             view: view.clone(),
             progress: progress.clone(),
             snapshots,
+            snapshots_done,
             written,
             epoch,
             last_time: ShardTime(report.shard_time),

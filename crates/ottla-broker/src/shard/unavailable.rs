@@ -266,7 +266,10 @@ fn admin(body: &CommandBody) -> Reply {
                 error_code: code,
                 ..Default::default()
             });
-            Reply::CreatePartitions(m::CreatePartitionsResponse { results: results.collect(), ..Default::default() })
+            Reply::CreatePartitions(m::CreatePartitionsResponse {
+                results: results.collect(),
+                ..Default::default()
+            })
         }
         CommandBody::UpdateFeatures(_) => Reply::UpdateFeatures(m::UpdateFeaturesResponse {
             error_code: code,

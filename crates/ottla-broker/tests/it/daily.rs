@@ -21,6 +21,9 @@ fn produce_fetch_restart() {
         let fetched = wire.fetch("t", 1, 0, 0).await;
         assert_eq!((fetched.values.join(""), fetched.high_watermark), ("abc".to_owned(), 3));
         broker.shutdown().await;
+        let files = ottla_env::files::list_folder(folder.path()).expect("listed");
+        let is_snapshot = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "snapshot");
+        assert!(files.iter().any(is_snapshot), "an orderly stop leaves a snapshot: {files:?}");
 
         let broker = Broker::start(config(folder.path())).await.expect("it starts again");
         let mut wire = Wire::connect(&broker).await;
