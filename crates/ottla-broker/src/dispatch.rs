@@ -46,6 +46,9 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::EndTxn,
     ApiKey::WriteTxnMarkers,
     ApiKey::TxnOffsetCommit,
+    ApiKey::DescribeAcls,
+    ApiKey::CreateAcls,
+    ApiKey::DeleteAcls,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
     ApiKey::AlterReplicaLogDirs,
@@ -141,6 +144,9 @@ fn route(
         ApiKey::ApiVersions => handlers::api_versions::handle(shared, incoming, reader)?,
         ApiKey::DescribeConfigs => handlers::describe_configs::handle(shared, incoming, reader)?,
         ApiKey::OffsetForLeaderEpoch => handlers::offset_for_leader_epoch::handle(shared, incoming, reader)?,
+        ApiKey::DescribeAcls => handlers::acls::describe(incoming, reader)?,
+        ApiKey::CreateAcls => handlers::acls::create(incoming, reader)?,
+        ApiKey::DeleteAcls => handlers::acls::delete(incoming, reader)?,
         ApiKey::DescribeCluster => handlers::describe_cluster::handle(shared, incoming, reader)?,
         ApiKey::DescribeTopicPartitions => {
             handlers::describe_topic_partitions::handle(shared, incoming, reader)?

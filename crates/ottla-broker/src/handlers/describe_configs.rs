@@ -71,6 +71,7 @@ fn describe(
             let mut all: Vec<_> = image.broker_settings(node_id).into_iter().map(broker_setting).collect();
             let known: BTreeSet<Text> = all.iter().map(|setting| setting.name.clone()).collect();
             all.extend(shell_settings(shared).filter(|setting| !known.contains(&setting.name)));
+            all.extend(kafka_names(shared));
             Ok(all)
         }
         BROKER => Err((ErrorCode::InvalidRequest, "this broker has another id")),
@@ -126,6 +127,26 @@ fn shell_settings(shared: &Shared) -> impl Iterator<Item = DescribeConfigsResour
         config_source: ConfigSource::StaticBroker as i8,
         config_type: STRING,
         documentation: Some(Text::from_static(setting.about)),
+        ..Default::default()
+    })
+}
+
+/// What Kafka's tools look for under Kafka's names, which say more than one setting of ours.
+fn kafka_names(shared: &Shared) -> impl Iterator<Item = DescribeConfigsResourceResult> + use<> {
+    let (host, port) = &shared.advertised;
+    let values = [
+        ("advertised.listeners", format!("PLAINTEXT://{host}:{port}"), "listen and advertised.listener"),
+        ("broker.id", shared.config.core.node_id.to_string(), "node.id"),
+        ("listeners", format!("PLAINTEXT://{}", shared.config.listen), "listen"),
+        ("log.dirs", shared.log_dir(), "dir"),
+    ];
+    values.into_iter().map(|(name, value, from)| DescribeConfigsResourceResult {
+        name: Text::from_static(name),
+        value: Some(Text::from(value)),
+        read_only: true,
+        config_source: ConfigSource::StaticBroker as i8,
+        config_type: STRING,
+        documentation: Some(Text::from(format!("Follows from {from}."))),
         ..Default::default()
     })
 }

@@ -1,6 +1,7 @@
 //! One file per API, or per few that are one matter, that the shell answers; the others go to the shard as they
 //! are (see `dispatch`).
 
+pub mod acls;
 pub mod api_versions;
 pub mod describe_cluster;
 pub mod describe_configs;

@@ -209,6 +209,39 @@ fn log_dirs() {
     });
 }
 
+/// Proves: there are no access rules, and tools are told so once per rule; Kafka's names for what the broker was
+/// started with are shown.
+#[test]
+fn rules_and_names() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(config(folder.path())).await.expect("it starts");
+        let mut wire = Wire::connect(&broker).await;
+        for version in 1..=3 {
+            assert_eq!(wire.call(&m::DescribeAclsRequest::default(), version).await.error_code, 54);
+            let creations = vec![m::create_acls_request::AclCreation::default(); 2];
+            let answer = wire.call(&m::CreateAclsRequest { creations, ..Default::default() }, version).await;
+            assert_eq!(answer.results.iter().map(|one| one.error_code).collect::<Vec<_>>(), [54, 54]);
+            let filters = vec![m::delete_acls_request::DeleteAclsFilter::default(); 2];
+            let answer = wire.call(&m::DeleteAclsRequest { filters, ..Default::default() }, version).await;
+            assert_eq!(answer.filter_results.iter().map(|one| one.error_code).collect::<Vec<_>>(), [54, 54]);
+        }
+        let names = ["advertised.listeners", "broker.id", "log.dirs"].map(Text::from_static);
+        let resource = m::describe_configs_request::DescribeConfigsResource {
+            resource_type: 4,
+            resource_name: Text::from_static("1"),
+            configuration_keys: Some(names.to_vec()),
+            ..Default::default()
+        };
+        let request = m::DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
+        let answer = wire.call(&request, 4).await;
+        let values = answer.results[0].configs.iter().map(|config| config.value.as_deref().expect("shown"));
+        let address = format!("PLAINTEXT://{}", broker.local_addr());
+        assert_eq!(values.collect::<Vec<_>>(), [&address, "1", folder.path().to_str().expect("UTF-8")]);
+        broker.shutdown().await;
+    });
+}
+
 /// Proves: elections are not needed, reassignments are neither there nor possible, in every version.
 #[test]
 fn replicas() {

@@ -13,6 +13,9 @@ use crate::config::CoreConfig;
 /// How a setting is put into the config: `None` when it cannot change while the broker runs.
 type Setter = Option<fn(&mut CoreConfig, &str)>;
 
+/// Of settings that mean nothing here but are Kafka's: they can be set and read back, so that tools go on.
+const WITHOUT_EFFECT: Setter = Some(|_, _| {});
+
 /// A setting of the broker that the core knows.
 #[derive(Debug)]
 pub struct BrokerDefinition {
@@ -78,6 +81,8 @@ const fn define(
 static BROKER_DEFINITIONS: &[BrokerDefinition] = &[
     define("auto.create.topics.enable", Boolean, "true", Any, |c| c.auto_create_topics_enable.to_string(), None,
         "Whether a client that asks for a topic makes it."),
+    define("background.threads", Int, "10", AtLeast(1), |_| "10".to_owned(), WITHOUT_EFFECT,
+        "Threads for chores. Without effect."),
     define("group.consumer.assignors", List, "uniform,range", Any, |c| c.group_consumer_assignors.clone(), None,
         "Assignors of consumer groups, the default one first."),
     define("group.consumer.heartbeat.interval.ms", Int, "5000", AtLeast(1),
@@ -127,6 +132,8 @@ static BROKER_DEFINITIONS: &[BrokerDefinition] = &[
     define("producer.id.expiration.ms", Int, "86400000", AtLeast(1), |c| c.producer_id_expiration_ms.to_string(),
         Some(|c, value| c.producer_id_expiration_ms = value.parse().expect("values were checked")),
         "How long a partition remembers a producer that writes no more."),
+    define("sasl.kerberos.min.time.before.relogin", Long, "60000", Any, |_| "60000".to_owned(), WITHOUT_EFFECT,
+        "How long the broker's own Kerberos login is kept at least. Without effect."),
     define("transaction.abort.timed.out.transaction.cleanup.interval.ms", Int, "10000", AtLeast(1),
         |c| c.transaction_abort_interval_ms.to_string(), None,
         "How often transactions past their timeout are looked for."),

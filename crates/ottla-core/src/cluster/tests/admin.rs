@@ -211,6 +211,19 @@ fn replace_broker_configs() {
     shard.assert_loads();
 }
 
+/// A setting of Kafka's that means nothing here is kept and shown.
+#[test]
+fn broker_settings_without_effect() {
+    let mut shard = Shard::new();
+    let name = "sasl.kerberos.min.time.before.relogin";
+    assert_eq!(replace(&mut shard, false, vec![replaced(4, "1", &[(name, Some("58000"))])]), [0]);
+    shard.reload();
+    let image = shard.state.image();
+    let settings = image.broker_settings(Some(1));
+    let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
+    assert_eq!((&*setting.value, setting.dynamic), ("58000", true));
+}
+
 /// The largest batch of an internal topic cannot be set, as the broker's own records would not be bound by it;
 /// taking such a setting away is no change, and other settings are free.
 #[test]
