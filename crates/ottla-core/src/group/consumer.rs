@@ -63,6 +63,8 @@ const ID_BYTES_MAX: usize = 4096;
 pub(super) struct ConsumerGroup {
     stored: Arc<Stored>,
     timers: BTreeMap<Text, Timers>,
+    /// Ids that were given to classic members that must still come with them, and when they expire, ms.
+    pending: BTreeMap<Text, i64>,
     /// The change of topics up to which subscriptions are resolved. None: not since the start.
     resolved_at: Option<Position>,
 }
@@ -129,6 +131,7 @@ impl ConsumerGroup {
     /// Gives every member a whole session, and time to give up what it was told to.
     fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
         self.resolved_at = None;
+        self.pending.clear();
         let timers = self.stored.members.iter().map(|(id, member)| {
             let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
             let revoking = member.current.state == MemberState::Unrevoked;
@@ -151,6 +154,9 @@ impl ConsumerGroup {
             for at in revocation.into_iter().chain(&mut timers.turn_at) {
                 *at = at.saturating_add(by_ms);
             }
+        }
+        for at in self.pending.values_mut() {
+            *at = at.saturating_add(by_ms);
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! A generation is the member's epoch. Nobody leads: a member that joins is answered at once, and SyncGroup gives
 //! it what the coordinator assigned. It is called to join again (27) when the group moved on, when it must give
-//! something up, and when what it waits for is free.
+//! something up, and when what it waits for is free. An id that is no member's and was not given out is 25, so
+//! that who was fenced learns it before it gets anything.
 //!
 //! Place in the walk: the classic handlers hand requests on when the group speaks the consumer protocol.
 
@@ -13,12 +14,11 @@ use ottla_protocol::messages as m;
 use ottla_protocol::messages::leave_group_request::MemberIdentity;
 use ottla_protocol::types::Text;
 
-use super::assignment::Assignment;
 use super::heartbeat::inherit;
 use super::member::{ClassicMetadata, Member, MemberState, Metadata};
 use super::record::Change;
 use super::state::Stored;
-use super::{ID_BYTES_MAX, departure, embedded, get, get_mut, settle, write};
+use super::{ConsumerGroup, ID_BYTES_MAX, departure, embedded, get, get_mut, settle, write};
 use crate::command::Context;
 use crate::group::classic;
 use crate::shard::Step;
@@ -39,13 +39,27 @@ pub(in crate::group) fn join_group(
     }
     let (version, member_id) = (context.version, request.member_id.clone());
     let new_member_id = classic::new_member_id(step, context, &request);
+    let session_timeout_ms = i64::from(request.session_timeout_ms);
     Some(match join(step, context, request, new_member_id) {
         Ok(response) => response,
         Err((ErrorCode::MemberIdRequired, id)) => {
-            classic::join_refused(ErrorCode::MemberIdRequired, version, id)
+            let code = give_id(step, &group, &id, session_timeout_ms);
+            classic::join_refused(code, version, id)
         }
         Err((code, _)) => classic::join_refused(code, version, member_id),
     })
+}
+
+/// Remembers an id for a member that must come with it within its session.
+fn give_id(step: &mut Step<'_>, group: &Text, id: &Text, session_timeout_ms: i64) -> ErrorCode {
+    let (now_ms, pending_max) = (step.now.0, step.state.config.limits.group_members_max);
+    let Some(consumer) = get_mut(step.state, group) else { return ErrorCode::UnknownMemberId };
+    consumer.pending.retain(|_, at| *at > now_ms);
+    if consumer.pending.len() >= pending_max {
+        return ErrorCode::GroupMaxSizeReached;
+    }
+    consumer.pending.insert(id.clone(), now_ms.saturating_add(session_timeout_ms));
+    ErrorCode::MemberIdRequired
 }
 
 /// Where a joining member comes from.
@@ -67,8 +81,9 @@ fn join(
     let group = request.group_id.clone();
     let fail = |code: ErrorCode| (code, Text::EMPTY);
     classic::check_join(step.state, &request).map_err(fail)?;
-    let stored = &get(step.state, &group).expect("the caller has looked").stored;
-    let (member_id, from) = place(stored, context.version, &request, new_member_id)?;
+    let consumer = get(step.state, &group).expect("the caller has looked");
+    let stored = &consumer.stored;
+    let (member_id, from) = place(consumer, context.version, &request, new_member_id)?;
     let config = &step.state.config;
     let size_max =
         usize::try_from(config.group_consumer_max_size).unwrap_or(0).min(config.limits.group_members_max);
@@ -95,8 +110,8 @@ fn join(
             inherit(step, &group, &member_id, old_id, &old)
         }
     };
-    let knows = subscription.generation_id == before.current.epoch;
-    let owned = if knows { subscription.owned } else { Assignment::default() };
+    // Believed whatever generation it names: if that is an old one, its last answer was lost.
+    let owned = subscription.owned;
     let rebalance_timeout_ms =
         if context.version == 0 { request.session_timeout_ms } else { request.rebalance_timeout_ms };
     let metadata = Metadata {
@@ -115,6 +130,9 @@ fn join(
     if is_new || metadata != before.metadata {
         write(step, &group, &[Change::Member(member_id.clone(), Some(metadata))]);
     }
+    if let Some(consumer) = get_mut(step.state, &group) {
+        consumer.pending.remove(&member_id);
+    }
     settle::touch(step, &group, &member_id);
     settle::update_group(step, &group, changed);
     settle::update_member(step, &group, &member_id, Some(&owned));
@@ -132,13 +150,12 @@ fn join(
 
 /// Which place a joining member takes, under which id: 79 with the id to come with, 82, 25.
 fn place(
-    stored: &Stored,
+    consumer: &ConsumerGroup,
     version: i16,
     request: &m::JoinGroupRequest,
     new_member_id: Text,
 ) -> Result<(Text, From), (ErrorCode, Text)> {
-    let member_id = &request.member_id;
-    let existing = |id: &Text| if stored.member(id).is_some() { From::Here } else { From::Nowhere };
+    let (stored, member_id) = (&consumer.stored, &request.member_id);
     if member_id.len() > ID_BYTES_MAX {
         return Err((ErrorCode::InvalidRequest, Text::EMPTY));
     }
@@ -146,7 +163,9 @@ fn place(
         return match member_id.is_empty() {
             true if version >= classic::KNOWN_ID => Err((ErrorCode::MemberIdRequired, new_member_id)),
             true => Ok((new_member_id, From::Nowhere)),
-            false => Ok((member_id.clone(), existing(member_id))),
+            false if stored.member(member_id).is_some() => Ok((member_id.clone(), From::Here)),
+            false if consumer.pending.contains_key(member_id) => Ok((member_id.clone(), From::Nowhere)),
+            false => Err((ErrorCode::UnknownMemberId, Text::EMPTY)),
         };
     };
     match stored.static_member(instance_id) {

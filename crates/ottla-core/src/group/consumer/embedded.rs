@@ -24,8 +24,6 @@ pub(super) struct Subscription {
     /// Names of topics, in order, each once.
     pub(super) topics: Vec<Text>,
     pub(super) owned: Assignment,
-    /// The generation in which it owned them; -1 for none.
-    pub(super) generation_id: i32,
     pub(super) rack_id: Option<Text>,
 }
 
@@ -44,7 +42,6 @@ pub(super) fn subscription(metadata: &Bytes, topics: &Topics) -> Option<Subscrip
     Some(Subscription {
         topics: names,
         owned: owned.collect(),
-        generation_id: read.generation_id,
         rack_id: read.rack_id.map(|rack_id| rack_id.detached()),
     })
 }

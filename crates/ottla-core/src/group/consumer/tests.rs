@@ -19,6 +19,7 @@ use crate::txn::tests::Broker;
 
 mod errors;
 mod migration;
+mod mixed;
 mod ownership;
 mod scenarios;
 

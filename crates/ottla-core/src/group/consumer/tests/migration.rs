@@ -13,12 +13,12 @@ use crate::config::MigrationPolicy;
 
 /// A member of the classic protocol that keeps what it has when it joins again.
 #[derive(Clone, Debug, Default)]
-struct Classic {
-    id: Text,
-    instance: Option<&'static str>,
-    generation: i32,
+pub(super) struct Classic {
+    pub(super) id: Text,
+    pub(super) instance: Option<&'static str>,
+    pub(super) generation: i32,
     /// Partitions of "a".
-    owned: Vec<i32>,
+    pub(super) owned: Vec<i32>,
 }
 
 impl Classic {
@@ -43,7 +43,7 @@ impl Classic {
     }
 
     /// JoinGroup 5, and a tick for those that wait: the code.
-    fn join(&mut self, broker: &mut Broker) -> i16 {
+    pub(super) fn join(&mut self, broker: &mut Broker) -> i16 {
         let mut answers = broker.run(5, CommandBody::JoinGroup(self.join_request())).answers;
         answers.extend(broker.run(0, CommandBody::Tick).answers);
         assert_eq!(answers.len(), 1, "{answers:?}");
@@ -61,7 +61,7 @@ impl Classic {
     }
 
     /// SyncGroup 5; as a leader it takes these.
-    fn sync(&mut self, broker: &mut Broker, takes: &[i32]) -> i16 {
+    pub(super) fn sync(&mut self, broker: &mut Broker, takes: &[i32]) -> i16 {
         let assignment = m::ConsumerProtocolAssignment {
             assigned_partitions: vec![m::consumer_protocol_assignment::TopicPartition {
                 topic: "a".into(),
@@ -93,7 +93,7 @@ impl Classic {
         response.error_code
     }
 
-    fn beat(&self, broker: &mut Broker) -> i16 {
+    pub(super) fn beat(&self, broker: &mut Broker) -> i16 {
         let request = m::HeartbeatRequest {
             group_id: "g".into(),
             member_id: self.id.clone(),

@@ -164,35 +164,9 @@ impl World {
     }
 
     fn check(&self) {
-        let Some(consumer) = get(&self.broker.state, "g") else { return };
-        let stored = &consumer.stored;
-        let mut owners: BTreeMap<TopicIdPartition, &Text> = BTreeMap::new();
-        for (id, member) in &stored.members {
-            let assigned = member.current.assigned.iter().map(|(partition, _)| partition);
-            for partition in assigned.chain(member.current.pending_revocation.iter()) {
-                let other = owners.insert(partition, id);
-                assert!(other.is_none(), "{partition:?} is owned by {id} and {other:?}");
-                assert_eq!(stored.owner(partition), Some(id));
-            }
-            let timers = consumer.timers.get(id).expect("every member has a session");
-            assert!(timers.session_at > self.broker.now);
-        }
-        assert_eq!(consumer.timers.len(), stored.members.len());
+        let owners = check_owners(&self.broker);
         for client in self.clients.iter().flatten() {
-            if stored.member(&client.id).is_none() {
-                continue;
-            }
-            for (&topic_id, partitions) in &client.owned {
-                for &partition in partitions {
-                    let partition = TopicIdPartition { topic_id, partition };
-                    let owner = owners.get(&partition);
-                    assert!(
-                        owner.is_some_and(|id| **id == *client.id),
-                        "{} owns {partition:?}: {owner:?}",
-                        client.id
-                    );
-                }
-            }
+            check_client(&self.broker, &owners, &client.id, &client.owned);
         }
     }
 
@@ -233,6 +207,44 @@ impl World {
         let existing = wanted.filter_map(|name| self.broker.state.topics.by_name(name));
         let all: i32 = existing.map(|topic| topic.partition_count).sum();
         assert_eq!(once.len(), usize::try_from(all).expect("few"));
+    }
+}
+
+/// Who owns what by the coordinator's books, which must not contradict each other.
+pub(super) fn check_owners(broker: &Broker) -> BTreeMap<TopicIdPartition, Text> {
+    let mut owners = BTreeMap::new();
+    let Some(consumer) = get(&broker.state, "g") else { return owners };
+    for (id, member) in &consumer.stored.members {
+        let assigned = member.current.assigned.iter().map(|(partition, _)| partition);
+        for partition in assigned.chain(member.current.pending_revocation.iter()) {
+            let other = owners.insert(partition, id.clone());
+            assert!(other.is_none(), "{partition:?} is owned by {id} and {other:?}");
+            assert_eq!(consumer.stored.owner(partition), Some(id));
+        }
+        let timers = consumer.timers.get(id).expect("every member has a session");
+        assert!(timers.session_at > broker.now);
+    }
+    assert_eq!(consumer.timers.len(), consumer.stored.members.len());
+    owners
+}
+
+/// That a client, while it is a member, owns no more than the coordinator believes.
+pub(super) fn check_client(
+    broker: &Broker,
+    owners: &BTreeMap<TopicIdPartition, Text>,
+    id: &str,
+    owned: &Owned,
+) {
+    let Some(consumer) = get(&broker.state, "g") else { return };
+    if consumer.stored.member(id).is_none() {
+        return;
+    }
+    for (&topic_id, partitions) in owned {
+        for &partition in partitions {
+            let partition = TopicIdPartition { topic_id, partition };
+            let owner = owners.get(&partition);
+            assert!(owner.is_some_and(|owner| *owner == *id), "{id} owns {partition:?}: {owner:?}");
+        }
     }
 }
 
