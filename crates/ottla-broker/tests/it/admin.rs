@@ -306,6 +306,28 @@ fn replicas() {
     });
 }
 
+/// Proves: a request whose answer would be far larger than itself is not answered, and the broker goes on.
+#[test]
+fn too_many_partitions() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(config(folder.path())).await.expect("it starts");
+        for (named, is_answered) in [(100_000, true), (100_001, false)] {
+            let mut wire = Wire::connect(&broker).await;
+            let topic = m::elect_leaders_request::TopicPartitions {
+                topic: Text::from_static("none"),
+                partitions: vec![0; named],
+                ..Default::default()
+            };
+            let request =
+                m::ElectLeadersRequest { topic_partitions: Some(vec![topic]), ..Default::default() };
+            wire.send(&request, 2).await;
+            assert_eq!(wire.frame().await.is_some(), is_answered, "{named}");
+        }
+        broker.shutdown().await;
+    });
+}
+
 /// Proves: the quorum is this broker, for the metadata log alone, and moves when metadata changes.
 #[test]
 fn describe_quorum() {
