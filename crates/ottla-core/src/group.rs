@@ -202,11 +202,12 @@ impl Groups {
         self.forget_if_gone(group);
     }
 
-    /// Removes a group of which nothing is left.
+    /// Removes a group of which nothing is left. What was durable of it may be gone for long, or just now.
     fn forget_if_gone(&mut self, group: &Text) {
         if self.index.get(group.as_bytes().as_ref()).is_some_and(Group::is_gone) {
             self.unschedule(group);
-            self.index.remove(group.as_bytes().as_ref());
+            let entry = self.index.remove(group.as_bytes().as_ref()).expect("just found");
+            self.removed = self.removed.max(entry.position);
         }
     }
 

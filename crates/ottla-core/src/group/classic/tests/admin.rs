@@ -138,3 +138,24 @@ fn bounds() {
     broker.sleep(10_000);
     assert_eq!(broker.join_now(5, &ANYBODY).error_code, 79);
 }
+
+/// That a group is unknown rests on the removal of its last offset, also when a waiting id outlived that.
+#[test]
+fn unknown_rests_on_the_removal() {
+    let mut broker = Broker::new();
+    assert_eq!(broker.commit("", -1), 0);
+    broker.join_now(5, &ANYBODY);
+    let topic = m::offset_delete_request::OffsetDeleteRequestTopic {
+        name: "t".into(),
+        partitions: vec![Default::default()],
+    };
+    let request = m::OffsetDeleteRequest { group_id: "g".into(), topics: vec![topic] };
+    broker.ask(0, CommandBody::OffsetDelete(request));
+    let removal = broker.shard.state.position();
+    broker.sleep(10_000);
+    let request = m::DescribeGroupsRequest { groups: vec!["g".into()], ..Default::default() };
+    let token = broker.send(6, CommandBody::DescribeGroups(request));
+    let (reply, rests_on) = broker.answers.remove(&token).expect("answered at once");
+    assert!(matches!(reply, Reply::DescribeGroups(response) if response.groups[0].error_code == 69));
+    assert_eq!(rests_on, removal);
+}
