@@ -90,7 +90,12 @@ impl SimDisk {
 
     /// The fault fires at the next operation that it applies to, on a file whose name begins with `prefix`.
     pub fn inject(&self, fault: F, prefix: &str) {
-        self.state().next.push((fault, prefix.to_owned()));
+        self.inject_after(fault, prefix, 0);
+    }
+
+    /// As `inject`, but the first `skip` operations that it applies to go well.
+    pub fn inject_after(&self, fault: F, prefix: &str, skip: u64) {
+        self.state().next.push((fault, prefix.to_owned(), skip));
     }
 
     /// Forgets injected faults that have not fired.

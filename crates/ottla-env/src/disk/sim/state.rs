@@ -54,7 +54,8 @@ pub(super) struct State {
     pub(super) name_changes: Vec<NameChange>,
     pub(super) rng: SeededRng,
     pub(super) plan: FaultPlan,
-    pub(super) next: Vec<(Fault, String)>,
+    /// Injected faults: on which files, and how many operations they let pass.
+    pub(super) next: Vec<(Fault, String, u64)>,
     pub(super) counts: FaultCounts,
     pub(super) trace: u64,
     pub(super) operations: u64,
@@ -137,8 +138,14 @@ impl State {
 
     /// Whether the fault fires now; counts and traces it when it does.
     fn fires(&mut self, fault: Fault, name: &str) -> bool {
-        let waiting =
-            self.next.iter().position(|(next, prefix)| *next == fault && name.starts_with(prefix.as_str()));
+        let applies =
+            |(next, prefix, _): &(Fault, String, u64)| *next == fault && name.starts_with(prefix.as_str());
+        let waiting = self.next.iter().position(applies).filter(|index| {
+            let skip = &mut self.next[*index].2;
+            let due = *skip == 0;
+            *skip = skip.saturating_sub(1);
+            due
+        });
         let fires = if let Some(index) = waiting {
             self.next.remove(index);
             true
