@@ -314,3 +314,23 @@ fn records() {
     let left = types(&mut broker, member.request(-1));
     assert_eq!(left, [(8, false), (7, false), (5, false), (16, false), (3, true)]);
 }
+
+/// A group of 300 members that join at once comes to rest, each with its share.
+#[test]
+fn many_members() {
+    let mut broker = Broker::new();
+    create(&mut broker, "a", 600);
+    let mut members: Vec<Consumer> =
+        (0..300).map(|index| Consumer::new(&format!("m{index:03}"), &["a"])).collect();
+    for member in &mut members {
+        assert_eq!(member.join(&mut broker), 0);
+    }
+    for _ in 0..3 {
+        for member in &mut members {
+            assert_eq!(member.follow(&mut broker), 0);
+        }
+    }
+    assert_eq!(state(&mut broker), "Stable");
+    assert!(members.iter().all(|member| member.partitions().len() == 2));
+    broker.restart();
+}
