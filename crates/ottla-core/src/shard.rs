@@ -144,6 +144,12 @@ impl ShardState {
         self.groups.begin_epoch(&self.config, now);
     }
 
+    /// Takes over which connection spoke last for a v1 transaction, after a reload within one process: the
+    /// connections are the same as before, and so are the late requests on them.
+    pub fn adopt_connection_marks(&mut self, before: &mut Self) {
+        std::mem::swap(&mut self.volatile.fence, &mut before.volatile.fence);
+    }
+
     /// What a reader may see of a partition, once the state's position is durable. None: no such partition.
     pub fn bounds(&self, partition: TopicIdPartition) -> Option<Bounds> {
         let slot = self.partitions.slot(partition)?;

@@ -226,7 +226,8 @@ impl Owner {
             }
             self.setup.inbox.rest(RELOAD_RETRY);
         };
-        let Recovered { state, opened, clock } = recovered;
+        let Recovered { mut state, opened, clock } = recovered;
+        state.adopt_connection_marks(&mut self.state);
         let survived = state.position();
         (self.state, self.clock) = (state, clock);
         self.view.replace_reader(opened.reader.clone());

@@ -70,3 +70,50 @@ fn reads_go_on_while_the_log_is_dead() {
         broker.shutdown().await;
     });
 }
+
+/// Proves: who spoke last for a v1 transaction is remembered over a reload: a late EndTxn of an older connection
+/// closes that connection and ends nothing.
+#[test]
+fn a_reload_keeps_the_connection_marks() {
+    run(async {
+        let disk = SimDisk::new(5);
+        let broker = start(&disk).await;
+        let (mut old, mut new) = (Wire::connect(&broker).await, Wire::connect(&broker).await);
+        new.create_topic("t", 1).await;
+        let init = m::InitProducerIdRequest {
+            transactional_id: Some("tx".into()),
+            transaction_timeout_ms: 60_000,
+            producer_id: -1,
+            producer_epoch: -1,
+            ..Default::default()
+        };
+        let pair = new.call(&init, 3).await;
+        let add = m::AddPartitionsToTxnRequest {
+            v3_and_below_transactional_id: "tx".into(),
+            v3_and_below_producer_id: pair.producer_id,
+            v3_and_below_producer_epoch: pair.producer_epoch,
+            v3_and_below_topics: vec![m::add_partitions_to_txn_request::AddPartitionsToTxnTopic {
+                name: "t".into(),
+                partitions: vec![0],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let added = new.call(&add, 3).await;
+        assert_eq!(added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code, 0);
+        disk.inject(Fault::SyncError, "");
+        assert_eq!(new.produce("t", 0, &["after the reload"]).await.0, 0);
+        assert_eq!(disk.waiting_faults(), 0, "the sync failed, so the shard was rebuilt");
+        let end = m::EndTxnRequest {
+            transactional_id: "tx".into(),
+            producer_id: pair.producer_id,
+            producer_epoch: pair.producer_epoch,
+            committed: true,
+            ..Default::default()
+        };
+        old.send(&end, 3).await;
+        assert!(old.frame().await.is_none(), "the late request is not answered, its connection is closed");
+        assert_eq!(new.call(&end, 3).await.error_code, 0, "the owner's own commit");
+        broker.shutdown().await;
+    });
+}
