@@ -9,7 +9,7 @@ use ottla_env::disk::{Disk, File, LockError, LockGuard};
 
 /// Counts and holds syncs of data.
 #[derive(Default)]
-pub struct Gate {
+pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -24,23 +24,23 @@ struct State {
 
 impl Gate {
     /// Syncs that have succeeded.
-    pub fn syncs(&self) -> u64 {
+    pub(crate) fn syncs(&self) -> u64 {
         self.state.lock().expect("no panic").syncs
     }
 
     /// From now on syncs wait until released.
-    pub fn hold(&self, held: bool) {
+    pub(crate) fn hold(&self, held: bool) {
         self.state.lock().expect("no panic").held = held;
         self.changed.notify_all();
     }
 
     /// From now on each sync takes this long.
-    pub fn slow(&self, by: Duration) {
+    pub(crate) fn slow(&self, by: Duration) {
         self.state.lock().expect("no panic").slow = by;
     }
 
     /// Waits until a sync is held.
-    pub fn wait_for_a_held_sync(&self) {
+    pub(crate) fn wait_for_a_held_sync(&self) {
         let state = self.state.lock().expect("no panic");
         drop(self.changed.wait_while(state, |state| state.waiting == 0).expect("no panic"));
     }
@@ -60,14 +60,14 @@ impl Gate {
 }
 
 /// The gated disk.
-pub struct GatedDisk {
+pub(crate) struct GatedDisk {
     inner: SimDisk,
     gate: Arc<Gate>,
 }
 
 impl GatedDisk {
     /// A new, empty disk and its gate.
-    pub fn new(seed: u64) -> (Arc<dyn Disk>, Arc<Gate>) {
+    pub(crate) fn new(seed: u64) -> (Arc<dyn Disk>, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
         (Arc::new(Self { inner: SimDisk::new(seed), gate: gate.clone() }), gate)
     }

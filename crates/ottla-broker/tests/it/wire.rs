@@ -17,15 +17,15 @@ use ottla_protocol::types::{Text, Uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long anything may take before a test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test's body on a runtime of its own.
-pub fn run<F: std::future::Future<Output = ()>>(body: F) {
+pub(crate) fn run<F: std::future::Future<Output = ()>>(body: F) {
     spawn::runtime(2).expect("a runtime").block_on(body);
 }
 
 /// Settings for a folder, on a free port.
-pub fn config(folder: &Path) -> Config {
+pub(crate) fn config(folder: &Path) -> Config {
     let mut config = Config { listen: "127.0.0.1:0".to_owned(), ..Config::default() };
     config.dir = folder.to_str().expect("UTF-8").to_owned();
     config.log_file_bytes = 4 << 20;
@@ -33,20 +33,20 @@ pub fn config(folder: &Path) -> Config {
 }
 
 /// One connection.
-pub struct Wire {
+pub(crate) struct Wire {
     stream: TcpStream,
     next: i32,
 }
 
 impl Wire {
     /// Connects to a broker.
-    pub async fn connect(broker: &Broker) -> Self {
+    pub(crate) async fn connect(broker: &Broker) -> Self {
         let stream = net::connect(&broker.local_addr().to_string(), PATIENCE).await.expect("it listens");
         Self { stream, next: 1 }
     }
 
     /// Sends a request; gives its correlation id.
-    pub async fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
+    pub(crate) async fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
         let id = self.next;
         self.next += 1;
         let mut writer = Writer::new();
@@ -59,12 +59,12 @@ impl Wire {
     }
 
     /// Sends any bytes.
-    pub async fn send_raw(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("written");
     }
 
     /// The next frame; none when the broker closed the connection.
-    pub async fn frame(&mut self) -> Option<Bytes> {
+    pub(crate) async fn frame(&mut self) -> Option<Bytes> {
         let read = async {
             let length = self.stream.read_u32().await.ok()?;
             let mut body = vec![0; length as usize];
@@ -75,7 +75,7 @@ impl Wire {
     }
 
     /// Receives the answer to a request.
-    pub async fn receive<R: Request>(&mut self, id: i32, version: i16) -> R::Response {
+    pub(crate) async fn receive<R: Request>(&mut self, id: i32, version: i16) -> R::Response {
         let frame = self.frame().await.expect("an answer");
         let mut reader = Reader::new(frame);
         let header = ResponseHeader::decode(&mut reader, R::API, version).expect("a header");
@@ -86,13 +86,13 @@ impl Wire {
     }
 
     /// Sends and receives.
-    pub async fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
+    pub(crate) async fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
         let id = self.send(request, version).await;
         self.receive::<R>(id, version).await
     }
 
     /// Creates a topic; gives its id.
-    pub async fn create_topic(&mut self, name: &str, partitions: i32) -> Uuid {
+    pub(crate) async fn create_topic(&mut self, name: &str, partitions: i32) -> Uuid {
         let topic = m::create_topics_request::CreatableTopic {
             name: Text::from(name),
             num_partitions: partitions,
@@ -108,14 +108,14 @@ impl Wire {
     }
 
     /// Produces one batch of the given values; gives (error, base offset).
-    pub async fn produce(&mut self, topic: &str, partition: i32, values: &[&str]) -> (i16, i64) {
+    pub(crate) async fn produce(&mut self, topic: &str, partition: i32, values: &[&str]) -> (i16, i64) {
         let response = self.call(&produce_request(topic, partition, values, -1), 9).await;
         let answer = &response.responses[0].partition_responses[0];
         (answer.error_code, answer.base_offset)
     }
 
     /// Fetches one partition once.
-    pub async fn fetch(&mut self, topic: &str, partition: i32, offset: i64, wait_ms: i32) -> Fetched {
+    pub(crate) async fn fetch(&mut self, topic: &str, partition: i32, offset: i64, wait_ms: i32) -> Fetched {
         let response = self.call(&fetch_request(topic, partition, offset, wait_ms), 11).await;
         let data = &response.responses[0].partitions[0];
         let records = data.records.as_ref().map(|records| records.to_bytes()).unwrap_or_default();
@@ -125,14 +125,14 @@ impl Wire {
 
 /// What a fetch brought.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fetched {
-    pub error: i16,
-    pub high_watermark: i64,
-    pub values: Vec<String>,
+pub(crate) struct Fetched {
+    pub(crate) error: i16,
+    pub(crate) high_watermark: i64,
+    pub(crate) values: Vec<String>,
 }
 
 /// A Produce request of one batch.
-pub fn produce_request(topic: &str, partition: i32, values: &[&str], acks: i16) -> m::ProduceRequest {
+pub(crate) fn produce_request(topic: &str, partition: i32, values: &[&str], acks: i16) -> m::ProduceRequest {
     let mut builder = BatchBuilder::new(Codec::None);
     for value in values {
         let record = NewRecord { timestamp: 1_000, value: Some(value.as_bytes()), ..NewRecord::default() };
@@ -152,7 +152,7 @@ pub fn produce_request(topic: &str, partition: i32, values: &[&str], acks: i16) 
 }
 
 /// A Fetch request of one partition, without a session.
-pub fn fetch_request(topic: &str, partition: i32, offset: i64, wait_ms: i32) -> m::FetchRequest {
+pub(crate) fn fetch_request(topic: &str, partition: i32, offset: i64, wait_ms: i32) -> m::FetchRequest {
     let wanted = m::fetch_request::FetchPartition {
         partition,
         fetch_offset: offset,
