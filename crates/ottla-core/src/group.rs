@@ -36,9 +36,9 @@ mod offsets;
 mod protocol;
 mod record;
 mod sweep;
-mod timers;
 #[cfg(test)]
 pub(crate) mod tests;
+mod timers;
 
 pub(crate) use admin::{delete_groups, describe_groups, list_groups, offset_delete};
 pub(crate) use classic::{connection_closed, heartbeat, join_group, leave_group, sync_group};
@@ -406,9 +406,10 @@ impl Groups {
 
     /// The table as it stands, for a snapshot.
     pub(crate) fn snapshot(&self) -> Box<dyn Section> {
-        let protocols = self.index.iter().filter_map(|(name, group)| {
-            group.protocol.durable().map(|durable| (name.clone(), durable))
-        });
+        let protocols = self
+            .index
+            .iter()
+            .filter_map(|(name, group)| group.protocol.durable().map(|durable| (name.clone(), durable)));
         Box::new(GroupsSection { offsets: self.offsets.clone(), protocols: protocols.collect() })
     }
 
@@ -458,20 +459,24 @@ struct GroupsSection {
 
 impl Section for GroupsSection {
     fn chunks<'a>(&'a self) -> Box<dyn Iterator<Item = Vec<u8>> + 'a> {
-        let offsets = chunked(section::GROUPS, SECTION_VERSION, self.offsets.iter(), |(slot, values), out| {
-            out.u32(slot);
-            values.encode(out);
-        });
-        let protocols = [protocol::CLASSIC_SECTION, protocol::CONSUMER_SECTION].into_iter().flat_map(|kind| {
-            let mut items: Vec<_> =
-                self.protocols.iter().filter(|(_, durable)| durable.section() == kind).collect();
-            items.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-            let items = items.into_iter().flat_map(|(name, durable)| durable.items().map(move |item| (name, item)));
-            chunked(kind, SECTION_VERSION, items, |(name, item), out| {
-                out.bytes(name.as_bytes());
-                out.extend_from_slice(&item);
-            })
-        });
+        let offsets =
+            chunked(section::GROUPS, SECTION_VERSION, self.offsets.iter(), |(slot, values), out| {
+                out.u32(slot);
+                values.encode(out);
+            });
+        let protocols =
+            [protocol::CLASSIC_SECTION, protocol::CONSUMER_SECTION].into_iter().flat_map(|kind| {
+                let mut items: Vec<_> =
+                    self.protocols.iter().filter(|(_, durable)| durable.section() == kind).collect();
+                items.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+                let items = items
+                    .into_iter()
+                    .flat_map(|(name, durable)| durable.items().map(move |item| (name, item)));
+                chunked(kind, SECTION_VERSION, items, |(name, item), out| {
+                    out.bytes(name.as_bytes());
+                    out.extend_from_slice(&item);
+                })
+            });
         Box::new(offsets.chain(protocols))
     }
 }

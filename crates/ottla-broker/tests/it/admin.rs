@@ -85,7 +85,9 @@ fn describe_topic_partitions() {
         for (name, partitions) in [("a", 3), ("b", 1), ("c", 2)] {
             wire.create_topic(name, partitions).await;
         }
-        let table: &[(&[&str], i32, Option<(&str, i32)>, &str)] = &[
+        // Topics asked for, partitions at most, where to begin, what is answered.
+        type Case = (&'static [&'static str], i32, Option<(&'static str, i32)>, &'static str);
+        let table: &[Case] = &[
             (&["c", "a", "a"], 2000, None, "a:0[0, 1, 2] c:0[0, 1] end"),
             (&["c", "a"], 3, None, "a:0[0, 1, 2] -> c-0"),
             (&["c", "a"], 4, None, "a:0[0, 1, 2] c:0[0] -> c-1"),
@@ -383,16 +385,7 @@ fn changes_show() {
         }
         assert_eq!(wire.produce("a", 2, &["x", "y"]).await, (0, 0));
 
-        let before = wire
-            .call(
-                &m::ApiVersionsRequest {
-                    client_software_name: Text::from_static("it"),
-                    client_software_version: Text::from_static("1"),
-                    ..Default::default()
-                },
-                4,
-            )
-            .await;
+        let before = api_versions(&mut wire).await;
         let update = m::update_features_request::FeatureUpdateKey {
             feature: Text::from_static("transaction.version"),
             max_version_level: 1,
@@ -401,16 +394,7 @@ fn changes_show() {
         };
         let request = m::UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
         assert_eq!(wire.call(&request, 2).await.error_code, 0);
-        let after = wire
-            .call(
-                &m::ApiVersionsRequest {
-                    client_software_name: Text::from_static("it"),
-                    client_software_version: Text::from_static("1"),
-                    ..Default::default()
-                },
-                4,
-            )
-            .await;
+        let after = api_versions(&mut wire).await;
         assert!(after.finalized_features_epoch > before.finalized_features_epoch);
         let level = |answer: &m::ApiVersionsResponse| {
             let feature =
@@ -419,52 +403,63 @@ fn changes_show() {
         };
         assert_eq!((level(&before), level(&after)), (Some(2), Some(1)));
 
-        for (version, resource_types, wanted) in [
-            (0, vec![], Some(0)),
-            (1, vec![], Some(4)),
-            (1, vec![2], Some(3)),
-            (1, vec![4, 8, 16, 32], Some(1)),
-            (1, vec![2, 99], None),
-        ] {
-            let request = m::ListConfigResourcesRequest { resource_types, ..Default::default() };
-            let answer = wire.call(&request, version).await;
-            let found = (answer.error_code == 0).then_some(answer.config_resources.len());
-            assert_eq!((found, answer.error_code), (wanted, if wanted.is_some() { 0 } else { 35 }));
-        }
+        list_resources(&mut wire).await;
         broker.shutdown().await;
 
         let broker = Broker::start(config(folder.path())).await.expect("it starts again");
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(wire.produce("a", 2, &["z"]).await, (0, 2));
-        use m::offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
-        let table = [
-            (2, -1, 0, (0, 0, 2)),
-            (2, 1, 1, (0, 1, 3)),
-            (2, 0, 0, (74, -1, -1)),
-            (2, 9, 0, (75, -1, -1)),
-            (3, -1, 0, (3, -1, -1)),
-        ];
-        for version in 2..=4 {
-            let partitions =
-                table.map(|(partition, current_leader_epoch, leader_epoch, _)| OffsetForLeaderPartition {
-                    partition,
-                    current_leader_epoch,
-                    leader_epoch,
-                    ..Default::default()
-                });
-            let topic = OffsetForLeaderTopic {
-                topic: Text::from_static("a"),
-                partitions: partitions.to_vec(),
-                ..Default::default()
-            };
-            let request = m::OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
-            let answer = wire.call(&request, version).await;
-            let found = answer.topics[0]
-                .partitions
-                .iter()
-                .map(|one| (one.error_code, one.leader_epoch, one.end_offset));
-            assert_eq!(found.collect::<Vec<_>>(), table.map(|(.., wanted)| wanted));
-        }
+        ends_of_epochs(&mut wire).await;
         broker.shutdown().await;
     });
+}
+
+async fn api_versions(wire: &mut Wire) -> m::ApiVersionsResponse {
+    let request = m::ApiVersionsRequest {
+        client_software_name: Text::from_static("it"),
+        client_software_version: Text::from_static("1"),
+        ..Default::default()
+    };
+    wire.call(&request, 4).await
+}
+
+async fn list_resources(wire: &mut Wire) {
+    for (version, resource_types, wanted) in [
+        (0, vec![], Some(0)),
+        (1, vec![], Some(4)),
+        (1, vec![2], Some(3)),
+        (1, vec![4, 8, 16, 32], Some(1)),
+        (1, vec![2, 99], None),
+    ] {
+        let request = m::ListConfigResourcesRequest { resource_types, ..Default::default() };
+        let answer = wire.call(&request, version).await;
+        let found = (answer.error_code == 0).then_some(answer.config_resources.len());
+        assert_eq!((found, answer.error_code), (wanted, if wanted.is_some() { 0 } else { 35 }));
+    }
+}
+
+async fn ends_of_epochs(wire: &mut Wire) {
+    use m::offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
+    let table = [
+        (2, -1, 0, (0, 0, 2)),
+        (2, 1, 1, (0, 1, 3)),
+        (2, 0, 0, (74, -1, -1)),
+        (2, 9, 0, (75, -1, -1)),
+        (3, -1, 0, (3, -1, -1)),
+    ];
+    for version in 2..=4 {
+        let partitions = table.map(|(partition, current_leader_epoch, leader_epoch, _)| {
+            OffsetForLeaderPartition { partition, current_leader_epoch, leader_epoch, ..Default::default() }
+        });
+        let topic = OffsetForLeaderTopic {
+            topic: Text::from_static("a"),
+            partitions: partitions.to_vec(),
+            ..Default::default()
+        };
+        let request = m::OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
+        let answer = wire.call(&request, version).await;
+        let found =
+            answer.topics[0].partitions.iter().map(|one| (one.error_code, one.leader_epoch, one.end_offset));
+        assert_eq!(found.collect::<Vec<_>>(), table.map(|(.., wanted)| wanted));
+    }
 }

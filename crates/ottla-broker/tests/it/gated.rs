@@ -67,7 +67,7 @@ pub(crate) struct GatedDisk {
 
 impl GatedDisk {
     /// A new, empty disk and its gate.
-    pub(crate) fn new(seed: u64) -> (Arc<dyn Disk>, Arc<Gate>) {
+    pub(crate) fn with_gate(seed: u64) -> (Arc<dyn Disk>, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
         (Arc::new(Self { inner: SimDisk::new(seed), gate: gate.clone() }), gate)
     }

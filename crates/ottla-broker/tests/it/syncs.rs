@@ -20,7 +20,7 @@ async fn start(disk: Arc<dyn Disk>) -> Broker {
 }
 
 async fn started() -> (Broker, Arc<Gate>) {
-    let (disk, gate) = GatedDisk::new(1);
+    let (disk, gate) = GatedDisk::with_gate(1);
     (start(disk).await, gate)
 }
 

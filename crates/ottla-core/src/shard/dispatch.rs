@@ -32,8 +32,12 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
         CommandBody::ListGroups(request) => group::list_groups(step, &context, request),
         CommandBody::DeleteGroups(request) => group::delete_groups(step, &context, request),
         CommandBody::OffsetDelete(request) => group::offset_delete(step, &context, request),
-        CommandBody::ConsumerGroupHeartbeat(request) => group::consumer_group_heartbeat(step, &context, request),
-        CommandBody::ConsumerGroupDescribe(request) => group::consumer_group_describe(step, &context, request),
+        CommandBody::ConsumerGroupHeartbeat(request) => {
+            group::consumer_group_heartbeat(step, &context, request)
+        }
+        CommandBody::ConsumerGroupDescribe(request) => {
+            group::consumer_group_describe(step, &context, request)
+        }
         CommandBody::CreateTopics(request) => cluster::create_topics(step, &context, request),
         CommandBody::DeleteTopics(request) => cluster::delete_topics(step, &context, request),
         CommandBody::DeleteRecords(request) => cluster::delete_records(step, &context, request),

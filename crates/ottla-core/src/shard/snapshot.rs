@@ -237,7 +237,10 @@ impl Restore {
         }
         let mut of_topics = state.topics.map().sorted().into_iter().flat_map(|topic| topic.partitions());
         if !of_topics.all(|partition| state.partitions.slot(partition).is_some()) {
-            return Err(RestoreError::Inconsistent { kind: section::PARTITIONS, reason: "a topic misses partitions" });
+            return Err(RestoreError::Inconsistent {
+                kind: section::PARTITIONS,
+                reason: "a topic misses partitions",
+            });
         }
         state.position = announced.position;
         state.shard_epoch = announced.shard_epoch;

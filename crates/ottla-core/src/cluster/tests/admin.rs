@@ -139,7 +139,9 @@ fn overrides(shard: &Shard, name: &str) -> Vec<String> {
 fn replace_topic_configs() {
     let mut shard = Shard::new();
     shard.create("a", 1, &[("retention.ms", "1"), ("segment.bytes", "2000000")]);
-    let table: &[(&str, &[(&str, Option<&str>)], i16)] = &[
+    // Topic, settings, code.
+    type Case = (&'static str, &'static [(&'static str, Option<&'static str>)], i16);
+    let table: &[Case] = &[
         ("a", &[("no.such", Some("1"))], 40),
         ("a", &[("retention.ms", Some("soon"))], 40),
         ("a", &[("retention.ms", None)], 42),
