@@ -1,13 +1,10 @@
 //! The folder of the operating system.
 //!
-//! Positioned reads and writes, explicit syncs, no buffering of its own. Writes of whole blocks to a file that was
-//! created here go past the page cache (`direct`). `open_uncached` reads with O_DIRECT through aligned buffers; a
-//! file system without it gets the page cache dropped first instead. Interrupted calls are repeated. Nothing here
-//! retries a failed sync.
+//! Positioned reads and writes, explicit syncs, no buffering of its own. `open_uncached` reads with O_DIRECT
+//! through aligned buffers; a file system without it gets the page cache dropped first instead. Interrupted
+//! calls are repeated. Nothing here retries a failed sync.
 
 #![allow(clippy::disallowed_methods)] // this is the seam that everybody else uses
-
-mod direct;
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -17,8 +14,6 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
-
-use direct::DirectWriter;
 
 use super::{Disk, File, LOCK_FILE, LockError, LockGuard, check_name};
 
@@ -102,13 +97,11 @@ impl OsDisk {
 impl Disk for OsDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let fd = self.open_at(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
-        // Without O_DIRECT on this file system everything goes through the page cache.
-        let direct = self.open_at(name, OFlags::WRONLY | OFlags::DIRECT).ok().map(DirectWriter::new);
-        Ok(Arc::new(OsFile { fd, direct }))
+        Ok(Arc::new(OsFile { fd }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(OsFile { fd: self.open_at(name, OFlags::RDWR)?, direct: None }))
+        Ok(Arc::new(OsFile { fd: self.open_at(name, OFlags::RDWR)? }))
     }
 
     fn open_uncached(&self, name: &str) -> io::Result<Arc<dyn File>> {
@@ -117,7 +110,7 @@ impl Disk for OsDisk {
         }
         let fd = self.open_at(name, OFlags::RDONLY)?;
         rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed)?;
-        Ok(Arc::new(OsFile { fd, direct: None }))
+        Ok(Arc::new(OsFile { fd }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -166,13 +159,13 @@ impl Disk for OsDisk {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let mut text = [0; LOCK_TEXT_BYTES_MAX];
-                let n = OsFile { fd, direct: None }.read_at(&mut text, 0).unwrap_or(0);
+                let n = OsFile { fd }.read_at(&mut text, 0).unwrap_or(0);
                 let pid = std::str::from_utf8(&text[..n]).ok().and_then(|text| text.trim().parse().ok());
                 return Err(LockError::Held { pid });
             }
             Err(errno) => return Err(LockError::Io(errno.into())),
         }
-        let file = OsFile { fd, direct: None };
+        let file = OsFile { fd };
         let text = format!("{}\n", std::process::id());
         file.set_len(0)?;
         file.write_vectored_at(&[IoSlice::new(text.as_bytes())], 0)?;
@@ -180,11 +173,10 @@ impl Disk for OsDisk {
     }
 }
 
-/// An open file, read through the page cache, written through it or past it.
+/// An open file, read and written through the page cache.
 #[derive(Debug)]
 struct OsFile {
     fd: OwnedFd,
-    direct: Option<DirectWriter>,
 }
 
 fn len_of(fd: &OwnedFd) -> io::Result<u64> {
@@ -199,9 +191,6 @@ impl File for OsFile {
     }
 
     fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        if let Some(written) = self.direct.as_ref().and_then(|direct| direct.write(slices, offset)) {
-            return written;
-        }
         let slices = &slices[..slices.len().min(SLICES_MAX)];
         Ok(retry_on_intr(|| rustix::io::pwritev(&self.fd, slices, offset))?)
     }
@@ -301,34 +290,6 @@ mod tests {
             assert_eq!(file.read_at(&mut odd, 45_000).expect("read"), 0);
         }
         assert!(disk.open_uncached("x").expect("there").set_len(0).is_err(), "uncached files are read-only");
-    }
-
-    /// Proves that aligned and other writes to one file mix: each read, cached before or not, sees the last bytes.
-    #[test]
-    fn aligned_writes_are_seen() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let disk = OsDisk::open(folder.path()).expect("opened");
-        let file = disk.create("x").expect("created");
-        let mut model = vec![0_u8; 6 << 20];
-        let mut write = |at: usize, bytes: usize, value: u8| {
-            let body = vec![value; bytes];
-            let (mut done, cut) = (0, bytes / 3);
-            while done < bytes {
-                let (head, tail) = body[done..].split_at(cut.min(bytes - done));
-                let slices = [IoSlice::new(head), IoSlice::new(tail)];
-                done += file.write_vectored_at(&slices, (at + done) as u64).expect("written");
-            }
-            model[at..at + bytes].fill(value);
-            file.sync_data().expect("synced");
-            let mut read = vec![0; file.len().expect("known") as usize];
-            file.read_exact_at(&mut read, 0).expect("read");
-            assert!(read[..] == model[..read.len()], "after {bytes} bytes at {at}");
-        };
-        write(0, 6 << 20, 1);
-        write(4096, 8192, 2);
-        write(5000, 100, 3);
-        write(0, 4096, 4);
-        write(1 << 20, 5 << 20, 5);
     }
 
     /// Proves renames, removals, listing and the refusal of names that leave the folder.
