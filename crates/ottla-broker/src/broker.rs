@@ -24,6 +24,7 @@ use crate::net::accept;
 use crate::shard::inbox::Inbox;
 use crate::shard::owner::{Owner, OwnerSetup, StartError};
 use crate::shard::recovery::{RecoverError, Recovered, recover};
+use crate::shard::time::SharedTime;
 use crate::shard::view::View;
 use crate::shard::{Origin, Request, ShardHandle};
 use crate::shared::Shared;
@@ -74,13 +75,14 @@ impl Broker {
     ) -> Result<Self, BrokerError> {
         let mut random = OsRng;
         config.core.hash_seed = random.next_u64();
-        let inbox = Arc::new(Inbox::default());
-        let machine = (clock.clone(), disk.clone());
+        let (inbox, time) = (Arc::new(Inbox::default()), SharedTime::default());
+        let machine = (clock.clone(), disk.clone(), time.clone());
         let setup = OwnerSetup {
             disk,
             log: log_options(&config),
             core: config.core.clone(),
             clock: clock.clone(),
+            time: time.clone(),
             inbox: inbox.clone(),
             snapshot_bytes: config.snapshot_log_bytes,
         };
@@ -134,7 +136,7 @@ async fn load(setup: &OwnerSetup) -> Result<Recovered, RecoverError> {
     let deadline = ottla_env::time::now() + LOCK_WAIT;
     loop {
         let setup = setup.clone();
-        let load = move || recover(&setup.disk, &setup.log, &setup.core, &setup.clock);
+        let load = move || recover(&setup.disk, &setup.log, &setup.core, &setup.clock, &setup.time);
         match spawn::blocking("recover", load).await.expect("recovery does not panic") {
             Err(RecoverError::Open(OpenError::Lock(LockError::Held { .. })))
                 if ottla_env::time::now() < deadline =>

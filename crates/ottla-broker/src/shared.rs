@@ -11,6 +11,7 @@ use crate::handlers::fetch::sessions::FetchSessions;
 use crate::limits;
 use crate::net::frames::RequestBudget;
 use crate::shard::ShardHandle;
+use crate::shard::time::SharedTime;
 use crate::shard::view::View;
 
 /// The state that connections share.
@@ -33,6 +34,7 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// The folder of the data, to ask how much room there is.
     pub disk: Arc<dyn Disk>,
+    time: SharedTime,
     stop: watch::Receiver<bool>,
 }
 
@@ -43,7 +45,7 @@ impl Shared {
         advertised: (String, u16),
         shard: ShardHandle,
         view: Arc<View>,
-        (clock, disk): (Arc<dyn Clock>, Arc<dyn Disk>),
+        (clock, disk, time): (Arc<dyn Clock>, Arc<dyn Disk>, SharedTime),
         session_seed: u64,
         stop: watch::Receiver<bool>,
     ) -> Self {
@@ -60,6 +62,7 @@ impl Shared {
             view,
             clock,
             disk,
+            time,
             stop,
         }
     }
@@ -68,6 +71,11 @@ impl Shared {
     pub fn log_dir(&self) -> String {
         let dir = &self.config.dir;
         std::path::absolute(dir).map_or_else(|_| dir.clone(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// Shard time now, ms: what records' timestamps are compared with.
+    pub fn shard_time_ms(&self) -> i64 {
+        self.time.now_ms(&*self.clock)
     }
 
     /// Ready once the broker stops.

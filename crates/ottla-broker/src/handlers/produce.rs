@@ -28,7 +28,7 @@ pub fn handle(
 ) -> Result<Outcome, DecodeError> {
     let request = m::ProduceRequest::decode(reader, incoming.version)?;
     let image = shared.view.image();
-    let now_ms = shared.clock.wall_ms();
+    let now_ms = shared.shard_time_ms();
     let topics = request.topic_data.into_iter().map(|data| {
         let topic = match incoming.version >= 13 {
             true => image.topic_by_id(data.topic_id),

@@ -23,7 +23,7 @@ use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::log_thread::{LogProgress, LogThread, Remains};
 use super::recovery::{Recovered, recover};
 use super::snapshots;
-use super::time::ShardClock;
+use super::time::{ShardClock, SharedTime};
 use super::unavailable::unavailable;
 use super::view::View;
 use super::{Request, is_transactional_v1, log_queue};
@@ -42,6 +42,8 @@ pub struct OwnerSetup {
     pub core: CoreConfig,
     /// The machine's clock.
     pub clock: Arc<dyn Clock>,
+    /// Where connections read shard time.
+    pub time: SharedTime,
     /// Where requests come from.
     pub inbox: Arc<Inbox<Request>>,
     /// Log bytes after which a snapshot is written.
@@ -216,7 +218,7 @@ impl Owner {
         let mut options = self.setup.log.clone();
         options.durable_end = self.log.durable_end;
         let recovered = loop {
-            match recover(&self.setup.disk, &options, &self.setup.core, &self.setup.clock) {
+            match recover(&self.setup.disk, &options, &self.setup.core, &self.setup.clock, &self.setup.time) {
                 Ok(recovered) => break recovered,
                 Err(error) => tracing::error!(%error, "reload failed; trying again"),
             }

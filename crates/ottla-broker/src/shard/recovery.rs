@@ -10,7 +10,7 @@ use ottla_env::clock::Clock;
 use ottla_env::disk::Disk;
 use ottla_storage::{LogOptions, OpenError, Opened};
 
-use super::time::ShardClock;
+use super::time::{ShardClock, SharedTime};
 
 /// A loaded shard.
 pub struct Recovered {
@@ -42,6 +42,7 @@ pub fn recover(
     options: &LogOptions,
     core: &CoreConfig,
     clock: &Arc<dyn Clock>,
+    shared_time: &SharedTime,
 ) -> Result<Recovered, RecoverError> {
     let mut opening = ottla_storage::open(disk.clone(), options.clone())?;
     let mut time = opening.snapshot().map_or(0, |snapshot| snapshot.shard_time);
@@ -62,7 +63,7 @@ pub fn recover(
             .map_err(|error| RecoverError::Replay { frame: frame.frame_sequence.0, error })?;
     }
     let opened = opening.finish()?;
-    let mut clock = ShardClock::new(clock.clone(), time);
+    let mut clock = ShardClock::new(clock.clone(), time, shared_time.clone());
     state.begin_epoch(opened.epoch, clock.now());
     Ok(Recovered { state, opened, clock })
 }

@@ -7,7 +7,7 @@ use ottla_env::clock::OsClock;
 use ottla_env::disk::sim::{Fault, SimDisk};
 use ottla_protocol::messages as m;
 
-use super::wire::{Wire, fetch_request, produce_request, run};
+use super::wire::{Wire, fetch_request, produce_request, produce_request_at, run};
 
 async fn start(disk: &SimDisk) -> Broker {
     let config = Config { listen: "127.0.0.1:0".to_owned(), log_file_bytes: 1 << 20, ..Config::default() };
@@ -114,6 +114,29 @@ fn a_reload_keeps_the_connection_marks() {
         old.send(&end, 3).await;
         assert!(old.frame().await.is_none(), "the late request is not answered, its connection is closed");
         assert_eq!(new.call(&end, 3).await.error_code, 0, "the owner's own commit");
+        broker.shutdown().await;
+    });
+}
+
+/// Proves: a wall clock that falls back by hours does not make the records of clients with the right time look as if
+/// they came from the future: timestamps are compared with shard time.
+#[test]
+fn a_clock_that_falls_back_refuses_nobody() {
+    run(async {
+        let wall_ms = 1_700_000_000_000;
+        let clock = Arc::new(ottla_env::clock::ManualClock::new(wall_ms));
+        let config = Config { listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+        let disk = Arc::new(SimDisk::new(6));
+        let broker = Broker::start_on(config, disk, clock.clone()).await.expect("it starts");
+        let mut wire = Wire::connect(&broker).await;
+        wire.create_topic("t", 1).await;
+        clock.step_wall(-5 * 3_600_000);
+        let request = produce_request_at("t", 0, &["now"], -1, wall_ms);
+        let answer = wire.call(&request, 9).await;
+        assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+        let request = produce_request_at("t", 0, &["too far ahead"], -1, wall_ms + 2 * 3_600_000);
+        let answer = wire.call(&request, 9).await;
+        assert_eq!(answer.responses[0].partition_responses[0].error_code, 32);
         broker.shutdown().await;
     });
 }

@@ -131,11 +131,22 @@ pub(crate) struct Fetched {
     pub(crate) values: Vec<String>,
 }
 
-/// A Produce request of one batch.
+/// A Produce request of one batch with old timestamps.
 pub(crate) fn produce_request(topic: &str, partition: i32, values: &[&str], acks: i16) -> m::ProduceRequest {
+    produce_request_at(topic, partition, values, acks, 1_000)
+}
+
+/// A Produce request of one batch.
+pub(crate) fn produce_request_at(
+    topic: &str,
+    partition: i32,
+    values: &[&str],
+    acks: i16,
+    timestamp: i64,
+) -> m::ProduceRequest {
     let mut builder = BatchBuilder::new(Codec::None);
     for value in values {
-        let record = NewRecord { timestamp: 1_000, value: Some(value.as_bytes()), ..NewRecord::default() };
+        let record = NewRecord { timestamp, value: Some(value.as_bytes()), ..NewRecord::default() };
         builder.append(&record).expect("small");
     }
     let data = m::produce_request::PartitionProduceData {
