@@ -1,7 +1,7 @@
 //! The cluster as data: its id, features, topics, settings, and the producer ids handed out so far.
 //!
 //! Place in the walk: admin commands end here. What they change is written as records of the control log
-//! (`records`), and [`apply`] makes the state from those records, live and in replay. Readers (Metadata,
+//! (`records`), and `apply` makes the state from those records, live and in replay. Readers (Metadata,
 //! DescribeConfigs, the checks of a connection) use the [`Image`].
 //!
 //! Invariants: the control log is enough to rebuild everything here; a topic's record holds all of its settings;

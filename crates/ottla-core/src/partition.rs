@@ -1,7 +1,7 @@
 //! Partitions: where each log ends, who has written to it, and which transactions are open in it.
 //!
 //! Place in the walk: `produce` and the coordinators ask whether a batch may be appended (`append`, `marker`);
-//! `shard::apply` changes the state when the batch has its place ([`Partitions::apply`]); readers get [`Bounds`].
+//! `shard::apply` changes the state when the batch has its place (`Partitions::apply`); readers get [`Bounds`].
 //!
 //! Invariants:
 //! - Offsets of a partition have no gap: a batch begins where the log ends.

@@ -8,7 +8,7 @@
 //! Invariants:
 //! - Durable state changes only in `apply` (`shard/apply.rs`), which sees nothing but an entry, its position and
 //!   its time. `step` and `replay` both go through it.
-//! - [`Volatile`] lists everything else that a decision may look at. No durable decision rests on it except to
+//! - `Volatile` lists everything else that a decision may look at. No durable decision rests on it except to
 //!   refuse or to wait; it starts empty at every epoch.
 //! - All entries of one step are one atomic group: refuse before the first emit, there is no way back after it.
 
