@@ -334,6 +334,9 @@ fn write_call(field: &Field) -> String {
     let name = ident(&field.name);
     match &field.kind {
         Type::Plain(_) if field.inflexible => format!("w.inflexible_nullable_string(self.{name}.as_ref())"),
+        Type::Plain(plain) if plain == "int16" && field.name.ends_with("ErrorCode") => {
+            format!("w.error_code(self.{name})")
+        }
         Type::Plain(plain) if is_number(field) => format!("w.{}(self.{name})", plain_type(plain)),
         _ => format!("self.{name}.write(w, v)"),
     }

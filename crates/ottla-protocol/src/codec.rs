@@ -20,7 +20,7 @@ pub(crate) use tags::TagWriter;
 pub use tags::TaggedFields;
 pub(crate) use wire::not_null;
 pub use wire::{Message, RecordKey, Request, Wire};
-pub use writer::{SPLICE_BYTES_MIN, Writer};
+pub use writer::{ErrorTally, SPLICE_BYTES_MIN, Writer};
 
 #[cfg(test)]
 mod tests;

@@ -220,3 +220,19 @@ fn too_long_strings_are_refused() {
     assert_eq!(long.encode(&mut writer, 9), Err(EncodeError::TooLong(40_000)));
     assert_eq!(request.encode(&mut writer, 9), Ok(()));
 }
+
+#[test]
+fn error_codes_are_counted() {
+    // Proves that an answer's errors are counted by code wherever they stand, that success is not, and that a fifth
+    // code is counted under the fourth instead of getting lost.
+    let topic = |error_code| delete_topics_response::DeletableTopicResult { error_code, ..Default::default() };
+    let tally = |codes: &[i16]| {
+        let responses = codes.iter().map(|code| topic(*code)).collect();
+        let mut writer = Writer::new();
+        DeleteTopicsResponse { responses, ..Default::default() }.encode(&mut writer, 4).expect("it fits");
+        writer.error_tally().iter().collect::<Vec<_>>()
+    };
+    assert_eq!(tally(&[0, 0]), vec![]);
+    assert_eq!(tally(&[3, 0, 7, 3, -1]), vec![(3, 2), (7, 1), (-1, 1)]);
+    assert_eq!(tally(&[1, 2, 3, 4, 5, 5, 1]), vec![(1, 2), (2, 1), (3, 1), (4, 3)]);
+}

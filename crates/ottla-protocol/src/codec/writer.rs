@@ -16,6 +16,38 @@ pub const SPLICE_BYTES_MIN: usize = 1024;
 /// Room made at once behind a spliced piece: 2 KiB.
 const BLOCK_BYTES: usize = 2048;
 
+/// The error codes in an answer and how often each is there; `NONE` (0) is not counted. Keeps the first four
+/// different codes: what an answer holds of a fifth is counted under the fourth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorTally {
+    codes: [(i16, u32); 4],
+}
+
+impl ErrorTally {
+    /// The codes and their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (i16, u32)> {
+        self.codes.into_iter().take_while(|(_, count)| *count > 0)
+    }
+
+    /// Whether the answer has no error.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    fn note(&mut self, code: i16) {
+        let mut place = None;
+        for slot in &mut self.codes {
+            let is_it = slot.1 == 0 || slot.0 == code;
+            place = Some(slot);
+            if is_it {
+                break;
+            }
+        }
+        let slot = place.expect("there are four");
+        *slot = (if slot.1 == 0 { code } else { slot.0 }, slot.1.saturating_add(1));
+    }
+}
+
 /// A growing rope of bytes.
 #[derive(Debug, Default)]
 pub struct Writer {
@@ -24,6 +56,7 @@ pub struct Writer {
     current: BytesMut,
     flexible: bool,
     error: Option<EncodeError>,
+    tally: ErrorTally,
 }
 
 impl Writer {
@@ -60,6 +93,19 @@ impl Writer {
     /// The first error so far; it is then forgotten.
     pub fn take_error(&mut self) -> Option<EncodeError> {
         self.error.take()
+    }
+
+    /// Kafka's error codes written so far.
+    pub fn error_tally(&self) -> ErrorTally {
+        self.tally
+    }
+
+    /// A field with one of Kafka's error codes: 16 bits, and counted.
+    pub fn error_code(&mut self, code: i16) {
+        if code != 0 {
+            self.tally.note(code);
+        }
+        self.i16(code);
     }
 
     /// Keeps an error unless there is one.
