@@ -283,6 +283,16 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Int32(|c| &mut c.core.group_consumer_heartbeat_interval_ms, 1..=i32::MAX as i64)
     ),
     setting!(
+        "group.consumer.min.heartbeat.interval.ms",
+        "shortest such time that may be set for a group, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_min_heartbeat_interval_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
+        "group.consumer.max.heartbeat.interval.ms",
+        "longest such time that may be set for a group, ms",
+        Kind::Int32(|c| &mut c.core.group_consumer_max_heartbeat_interval_ms, 1..=i32::MAX as i64)
+    ),
+    setting!(
         "group.consumer.max.size",
         "members of one consumer group",
         Kind::Int32(|c| &mut c.core.group_consumer_max_size, 1..=i32::MAX as i64)

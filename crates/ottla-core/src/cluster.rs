@@ -22,6 +22,7 @@ use crate::partition::Role;
 use crate::shard::{Decoder, Effects, Encoder, ReplayError, RestoreError, ShardState};
 
 mod alter;
+mod alter_group;
 mod bootstrap;
 pub mod config;
 mod create;
@@ -39,6 +40,7 @@ mod topics;
 
 pub(crate) use alter::{alter_configs, incremental_alter_configs};
 pub(crate) use bootstrap::bootstrap;
+use config::{GroupConfig, GroupConfigs};
 pub(crate) use create::{auto_create_topics, create_topics};
 pub(crate) use delete::delete_topics;
 pub(crate) use delete_records::delete_records;
@@ -114,6 +116,7 @@ pub(crate) struct ClusterState {
     features: Arc<Features>,
     /// Dynamic settings by node ([`EVERY_BROKER`] for all) and name.
     broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
+    group_configs: Arc<GroupConfigs>,
     last_position: Position,
 }
 
@@ -124,6 +127,7 @@ impl ClusterState {
             cluster_id: Uuid::ZERO,
             features: Arc::default(),
             broker_configs: Arc::default(),
+            group_configs: Arc::default(),
             last_position: Position::default(),
         }
     }
@@ -146,6 +150,32 @@ impl ClusterState {
     /// Position of the last decision that changed anything here.
     pub(crate) fn rests_on(&self) -> Position {
         self.last_position
+    }
+
+    /// What was set for groups.
+    pub(crate) fn group_configs(&self) -> &GroupConfigs {
+        &self.group_configs
+    }
+
+    /// Writes the settings of one group.
+    pub(crate) fn encode_group_config((group, config): (&Text, &GroupConfig), out: &mut Vec<u8>) {
+        out.bytes(group.as_bytes());
+        out.u32(u32::try_from(config.overrides().len()).expect("settings are few"));
+        for (name, value) in config.overrides() {
+            out.bytes(name.as_bytes());
+            out.bytes(value.as_bytes());
+        }
+    }
+
+    /// Reads the settings of one group.
+    pub(crate) fn decode_group_config(&mut self, items: &mut Decoder<'_>) -> Result<(), RestoreError> {
+        let group = items.text()?;
+        let mut overrides = BTreeMap::new();
+        for _ in 0..items.u32()? {
+            overrides.insert(items.text()?, items.text()?);
+        }
+        Arc::make_mut(&mut self.group_configs).set(group, GroupConfig::stored(overrides));
+        Ok(())
     }
 
     /// Puts the dynamic settings over the static ones, into `config`.
@@ -291,6 +321,11 @@ fn apply_record(
             };
             state.cluster.last_position = position;
             state.cluster.overlay(&mut state.config);
+            effects.image_changed = true;
+        }
+        ControlRecord::GroupConfig { group, overrides } => {
+            Arc::make_mut(&mut state.cluster.group_configs).set(group, GroupConfig::stored(overrides));
+            state.cluster.last_position = position;
             effects.image_changed = true;
         }
         ControlRecord::ProducerExpiry { partition, producer_ids } => {

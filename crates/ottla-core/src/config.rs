@@ -54,6 +54,10 @@ pub struct CoreConfig {
     pub group_consumer_max_session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`: how often members are told to send heartbeats.
     pub group_consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.min.heartbeat.interval.ms`: the shortest such interval that may be set.
+    pub group_consumer_min_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.heartbeat.interval.ms`: the longest such interval that may be set.
+    pub group_consumer_max_heartbeat_interval_ms: i32,
     /// `group.consumer.max.size`: members of one consumer group; also bounded by the limits.
     pub group_consumer_max_size: i32,
     /// `group.consumer.assignors`: names of the assignors that members may ask for, separated by commas, the
@@ -150,6 +154,8 @@ pub struct Limits {
     pub topic_partitions_max: i32,
     /// Topics that one request creates: each is answered with all of its settings.
     pub topics_per_request_max: usize,
+    /// Groups that have settings of their own, whether they exist or not.
+    pub group_configs_max: usize,
     /// Bytes of one config value.
     pub config_value_bytes_max: usize,
     /// Leader epochs remembered by one partition; the oldest go first.
@@ -184,6 +190,8 @@ impl Default for CoreConfig {
             group_consumer_min_session_timeout_ms: 45_000,
             group_consumer_max_session_timeout_ms: 60_000,
             group_consumer_heartbeat_interval_ms: 5000,
+            group_consumer_min_heartbeat_interval_ms: 5000,
+            group_consumer_max_heartbeat_interval_ms: 15_000,
             group_consumer_max_size: i32::MAX,
             group_consumer_assignors: "uniform,range".to_owned(),
             group_consumer_migration_policy: MigrationPolicy::Bidirectional,
@@ -214,6 +222,7 @@ impl Default for Limits {
             partitions_max: 100_000,
             topic_partitions_max: 10_000,
             topics_per_request_max: 1000,
+            group_configs_max: 10_000,
             config_value_bytes_max: 4096,
             leader_epochs_max: 1024,
             fence_marks_max: 100_000,

@@ -22,6 +22,7 @@ use ottla_protocol::record::records_of;
 use ottla_protocol::types::{Text, TopicIdPartition};
 
 use crate::cluster;
+use crate::cluster::config::GroupConfigs;
 use crate::config::CoreConfig;
 use crate::decision::{Position, ShardTime};
 use crate::paged::Paged;
@@ -135,17 +136,18 @@ impl Groups {
             weight: (0, 0),
             parked: classic::ParkedIndex::default(),
         };
-        groups.begin_epoch(config, ShardTime::default());
+        groups.begin_epoch(config, &GroupConfigs::default(), ShardTime::default());
         groups
     }
 
-    /// Starts what is volatile afresh: members as they were stored, with new timers, and nobody waiting.
-    pub(crate) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
+    /// Starts what is volatile afresh: members as they were stored, with new timers, and nobody waiting. `set`: the
+    /// settings of groups.
+    pub(crate) fn begin_epoch(&mut self, config: &CoreConfig, set: &GroupConfigs, now: ShardTime) {
         let at = now.0.saturating_add(config.offsets_retention_check_interval_ms);
         self.expiry = Expiry { at, cursor: None };
         self.parked = classic::ParkedIndex::default();
-        for group in self.index.values_mut() {
-            group.protocol.begin_epoch(config, now);
+        for (id, group) in &mut self.index {
+            group.protocol.begin_epoch(config, set.session_timeout_ms(id, config), now);
         }
         self.index.retain(|_, group| !group.is_gone());
         self.weight = (0, 0);

@@ -141,7 +141,7 @@ impl ShardState {
         self.volatile = Volatile::new(&self.config);
         self.schedule_producer_check(now);
         self.transactions.begin_epoch(&self.config, shard_epoch, now);
-        self.groups.begin_epoch(&self.config, now);
+        self.groups.begin_epoch(&self.config, self.cluster.group_configs(), now);
     }
 
     /// Takes over which connection spoke last for a v1 transaction, after a reload within one process: the

@@ -1,12 +1,13 @@
-//! DescribeConfigs (key 32, versions 1-4): the settings of topics and of this broker, and where they come from.
+//! DescribeConfigs (key 32, versions 1-4): the settings of topics, of this broker and of groups, and where they
+//! come from.
 //!
 //! Answered from the published image. Resource types: 2 topic, 4 broker (its id, or empty for what holds for
-//! every broker and was set). Secrets would be shown without their value; there are none yet.
+//! every broker and was set), 32 group (whether it exists or not). Secrets would be shown without their value; there are none yet.
 
 use std::collections::BTreeSet;
 
 use ottla_core::cluster::Image;
-use ottla_core::cluster::config::{BrokerSetting, ConfigSource, TopicSetting};
+use ottla_core::cluster::config::{BrokerSetting, ConfigSource, GroupSetting, TopicSetting};
 use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -22,6 +23,7 @@ use crate::shared::Shared;
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const GROUP: i8 = 32;
 /// `DescribeConfigs` type of a text.
 const STRING: i8 = 2;
 
@@ -75,7 +77,9 @@ fn describe(
             Ok(all)
         }
         BROKER => Err((ErrorCode::InvalidRequest, "this broker has another id")),
-        _ => Err((ErrorCode::InvalidRequest, "only topics (2) and brokers (4) have settings here")),
+        GROUP if name.is_empty() => Err((ErrorCode::InvalidRequest, "a group's id is not empty")),
+        GROUP => Ok(image.group_settings(name).into_iter().map(group_setting).collect()),
+        _ => Err((ErrorCode::InvalidRequest, "topics (2), brokers (4) and groups (32) have settings here")),
     }
 }
 
@@ -110,6 +114,22 @@ fn broker_setting(setting: BrokerSetting) -> DescribeConfigsResourceResult {
         name: Text::from_static(definition.name),
         value: Some(Text::from(setting.value)),
         read_only: !setting.dynamic,
+        config_source: setting.source as i8,
+        config_type: definition.kind as i8,
+        documentation: Some(Text::from_static(definition.documentation)),
+        synonyms,
+        ..Default::default()
+    }
+}
+
+fn group_setting(setting: GroupSetting) -> DescribeConfigsResourceResult {
+    let definition = setting.definition;
+    let synonyms =
+        setting.synonyms.iter().map(|(name, source, value)| synonym(name, value, *source)).collect();
+    DescribeConfigsResourceResult {
+        name: Text::from_static(definition.name),
+        value: Some(Text::from(setting.value)),
+        read_only: false,
         config_source: setting.source as i8,
         config_type: definition.kind as i8,
         documentation: Some(Text::from_static(definition.documentation)),

@@ -1,8 +1,9 @@
 //! IncrementalAlterConfigs, versions 0 and 1 (KIP-339), and AlterConfigs, versions 0 to 2 (KIP-133): settings of
-//! topics, and what is dynamic of the broker.
+//! topics and of groups (`alter_group`), and what is dynamic of the broker.
 //!
 //! Errors per resource: 3 unknown topic, 17 not a topic's name, 40 unknown setting or invalid value, 42 everything
-//! that is wrong with the request itself. A resource changes as a whole or not at all; those that pass become one decision.
+//! that is wrong with the request itself. A resource changes as a whole or not at
+//! all; those that pass become one decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use ottla_protocol::types::Text;
 use super::config::{
     BrokerDefinition, ConfigError, ConfigType, Definition, broker_definition, list, topic_definition,
 };
-use super::{EVERY_BROKER, Topic, records, validate_name};
+use super::{EVERY_BROKER, Topic, alter_group, records, validate_name};
 use crate::command::Context;
 use crate::decision::{Position, Reply};
 use crate::shard::{NewRecord, ShardState, Step};
@@ -26,16 +27,18 @@ use crate::shard::{NewRecord, ShardState, Step};
 const TOPIC: i8 = 2;
 /// Resource type of a broker.
 const BROKER: i8 = 4;
+/// Resource type of a group.
+const GROUP: i8 = 32;
 
 const SET: i8 = 0;
-const DELETE: i8 = 1;
+pub(super) const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
 /// Code and text of a refusal.
-type Refused = (ErrorCode, String);
+pub(super) type Refused = (ErrorCode, String);
 
-fn invalid_request(reason: impl Into<String>) -> Refused {
+pub(super) fn invalid_request(reason: impl Into<String>) -> Refused {
     (ErrorCode::InvalidRequest, reason.into())
 }
 
@@ -53,7 +56,8 @@ pub(crate) fn incremental_alter_configs(
 ) {
     let key = |resource: &AlterConfigsResource| (resource.resource_type, resource.resource_name.clone());
     let state = &*step.state;
-    let (outcomes, new_records) = plan_all(&request.resources, key, |resource| plan(state, resource));
+    let (outcomes, new_records) =
+        plan_all(&request.resources, key, |resource, planned| plan(state, resource, planned));
     let response = |outcome: Outcome| AlterConfigsResourceResponse {
         error_code: outcome.error_code.code(),
         error_message: outcome.error_message,
@@ -72,7 +76,7 @@ pub(crate) fn alter_configs(step: &mut Step<'_>, context: &Context, request: m::
     let key = |resource: &Replaced| (resource.resource_type, resource.resource_name.clone());
     let state = &*step.state;
     let (outcomes, new_records) =
-        plan_all(&request.resources, key, |resource| plan_replaced(state, resource));
+        plan_all(&request.resources, key, |resource, planned| plan_replaced(state, resource, planned));
     let response = |outcome: Outcome| m::alter_configs_response::AlterConfigsResourceResponse {
         error_code: outcome.error_code.code(),
         error_message: outcome.error_message,
@@ -94,11 +98,11 @@ struct Outcome {
     error_message: Option<Text>,
 }
 
-/// Plans every resource; one that is named twice is refused each time.
+/// Plans every resource, with the number of records planned before; one that is named twice is refused each time.
 fn plan_all<R>(
     resources: &[R],
     key: impl Fn(&R) -> (i8, Text),
-    plan: impl Fn(&R) -> Result<Vec<NewRecord>, Refused>,
+    plan: impl Fn(&R, usize) -> Result<Vec<NewRecord>, Refused>,
 ) -> (Vec<Outcome>, Vec<NewRecord>) {
     let mut seen = BTreeSet::new();
     let twice: BTreeSet<(i8, Text)> =
@@ -110,7 +114,7 @@ fn plan_all<R>(
         let planned = if twice.contains(&key) {
             Err(invalid_request("each resource appears once in a request"))
         } else {
-            plan(resource)
+            plan(resource, new_records.len())
         };
         let (resource_type, resource_name) = key;
         let (error_code, error_message) = match planned {
@@ -135,7 +139,11 @@ fn append(step: &mut Step<'_>, new_records: &[NewRecord], validate_only: bool) -
 }
 
 /// What a resource's changes come to as records.
-fn plan(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRecord>, Refused> {
+fn plan(
+    state: &ShardState,
+    resource: &AlterConfigsResource,
+    planned: usize,
+) -> Result<Vec<NewRecord>, Refused> {
     let mut names = BTreeSet::new();
     if let Some(config) = resource.configs.iter().find(|config| !names.insert(&config.name)) {
         return Err(invalid_request(format!("setting {} appears twice", config.name)));
@@ -154,6 +162,7 @@ fn plan(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRe
     match resource.resource_type {
         TOPIC => plan_topic(state, resource),
         BROKER => plan_broker(state, resource),
+        GROUP => alter_group::plan(state, resource, planned),
         kind => Err(invalid_request(format!("settings of resource type {kind} cannot be altered"))),
     }
 }
@@ -213,7 +222,7 @@ fn topic_record(
 }
 
 /// What replacing a resource's settings comes to as records.
-fn plan_replaced(state: &ShardState, resource: &Replaced) -> Result<Vec<NewRecord>, Refused> {
+fn plan_replaced(state: &ShardState, resource: &Replaced, planned: usize) -> Result<Vec<NewRecord>, Refused> {
     let mut wanted: BTreeMap<&str, &Text> = BTreeMap::new();
     for config in &resource.configs {
         let null = || invalid_request(format!("setting {} needs a value", config.name));
@@ -235,6 +244,10 @@ fn plan_replaced(state: &ShardState, resource: &Replaced) -> Result<Vec<NewRecor
             topic_record(state, topic, overrides)
         }
         BROKER => replace_broker(state, node(state, &resource.resource_name)?, &wanted),
+        GROUP => {
+            let overrides = wanted.into_iter().map(|(name, value)| (name.into(), value.trim().into()));
+            alter_group::replace(state, &resource.resource_name, overrides.collect(), planned)
+        }
         kind => Err(invalid_request(format!("settings of resource type {kind} cannot be altered"))),
     }
 }
@@ -293,7 +306,7 @@ fn plan_broker(state: &ShardState, resource: &AlterConfigsResource) -> Result<Ve
 }
 
 /// The value that an operation makes of the current one; none to remove it.
-fn altered(
+pub(super) fn altered(
     definition: &Definition,
     current: &str,
     config: &AlterableConfig,

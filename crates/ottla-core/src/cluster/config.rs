@@ -9,6 +9,7 @@
 
 mod broker;
 mod definitions;
+mod group;
 mod topic;
 
 use ottla_protocol::types::Text;
@@ -16,6 +17,8 @@ use thiserror::Error;
 
 pub use broker::{BrokerDefinition, BrokerSetting, broker_definition, broker_definitions, broker_settings};
 pub use definitions::{topic_definition, topic_definitions};
+pub(crate) use group::{GROUP_ID_BYTES_MAX, GroupConfig};
+pub use group::{GroupConfigs, GroupSetting, group_definition};
 pub use topic::{TopicConfig, TopicSetting};
 
 /// Type of a setting; the numbers are those of DescribeConfigs.
@@ -50,6 +53,8 @@ pub enum ConfigSource {
     StaticBroker = 4,
     /// Nobody set it.
     Default = 5,
+    /// Set for the group.
+    DynamicGroup = 8,
 }
 
 /// What a value must be, beside its type.

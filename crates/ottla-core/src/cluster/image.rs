@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use ottla_protocol::types::{Text, Uuid};
 
-use super::config::{self, BrokerSetting};
+use super::config::{self, BrokerSetting, GroupConfigs, GroupSetting};
 use super::{Features, Topic, TopicMap};
 use crate::config::CoreConfig;
 use crate::decision::Position;
@@ -27,6 +27,7 @@ pub struct Image {
     sorted: OnceLock<Vec<Arc<Topic>>>,
     static_config: Arc<CoreConfig>,
     broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
+    group_configs: Arc<GroupConfigs>,
 }
 
 impl Image {
@@ -39,6 +40,7 @@ impl Image {
             sorted: OnceLock::new(),
             static_config: state.cluster.static_config.clone(),
             broker_configs: state.cluster.broker_configs.clone(),
+            group_configs: state.cluster.group_configs.clone(),
         }
     }
 
@@ -66,5 +68,15 @@ impl Image {
     /// that were set.
     pub fn broker_settings(&self, node_id: Option<i32>) -> Vec<BrokerSetting> {
         config::broker_settings(&self.static_config, &self.broker_configs, node_id)
+    }
+
+    /// Every setting of a group, by name, whether the group exists or not.
+    pub fn group_settings(&self, group: &str) -> Vec<GroupSetting> {
+        self.group_configs.settings(group, &self.broker_settings(Some(self.static_config.node_id)))
+    }
+
+    /// What was set for groups.
+    pub fn group_configs(&self) -> &GroupConfigs {
+        &self.group_configs
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! Place in the walk: admin handlers build them, `cluster::apply` takes them over.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ottla_protocol::codec::RecordKey;
 use ottla_protocol::coordinator::{decode_value, encode_key, encode_value, record_type};
 use ottla_protocol::messages as m;
 use ottla_protocol::messages::Message;
+use ottla_protocol::messages::group_config_control_value::GroupControlConfig;
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
-use super::config::TopicConfig;
+use super::config::{GroupConfig, TopicConfig};
 use super::topics::Topic;
 use crate::decision::Position;
 use crate::partition::Role;
@@ -29,6 +32,7 @@ pub(crate) enum ControlRecord {
     LogStart { partition: TopicIdPartition, log_start_offset: i64 },
     BrokerConfig { node_id: i32, name: Text, value: Option<Text> },
     ProducerExpiry { partition: TopicIdPartition, producer_ids: Vec<i64> },
+    GroupConfig { group: Text, overrides: BTreeMap<Text, Text> },
 }
 
 fn new_record<K: RecordKey, V: Message>(key: &K, value: Option<&V>) -> NewRecord {
@@ -101,6 +105,18 @@ pub(crate) fn broker_config(node_id: i32, name: &str, value: Option<Text>) -> Ne
     new_record(&m::BrokerConfigControlKey { node_id, name: name.into() }, value.as_ref())
 }
 
+/// The settings of a group, all of them; the record ends when there are none.
+pub(crate) fn group_config(group: &Text, config: &GroupConfig) -> NewRecord {
+    let configs = config.overrides().iter().map(|(name, value)| GroupControlConfig {
+        name: name.clone(),
+        value: value.clone(),
+        ..Default::default()
+    });
+    let value = m::GroupConfigControlValue { configs: configs.collect(), ..Default::default() };
+    let key = m::GroupConfigControlKey { group_id: group.clone() };
+    new_record(&key, Some(&value).filter(|value| !value.configs.is_empty()))
+}
+
 /// A partition forgets producers.
 pub(crate) fn producer_expiry(partition: TopicIdPartition, producer_ids: Vec<i64>) -> NewRecord {
     let key = m::ProducerExpiryControlKey { topic_id: partition.topic_id, partition: partition.partition };
@@ -155,6 +171,13 @@ impl ControlRecord {
                 let value =
                     optional::<m::BrokerConfigControlValue>(value)?.map(|value| value.value.detached());
                 Self::BrokerConfig { node_id: key.node_id, name: key.name.detached(), value }
+            }
+            m::GroupConfigControlKey::RECORD_TYPE => {
+                let key = m::GroupConfigControlKey::decode(&mut reader, 0).map_err(|_| KEY)?;
+                let value = optional::<m::GroupConfigControlValue>(value)?.unwrap_or_default();
+                let configs = value.configs.into_iter();
+                let overrides = configs.map(|config| (config.name.detached(), config.value.detached()));
+                Self::GroupConfig { group: key.group_id.detached(), overrides: overrides.collect() }
             }
             m::ProducerExpiryControlKey::RECORD_TYPE => {
                 let key = m::ProducerExpiryControlKey::decode(&mut reader, 0).map_err(|_| KEY)?;

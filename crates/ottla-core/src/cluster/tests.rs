@@ -19,6 +19,7 @@ use crate::decision::Reply;
 use crate::testing::{NOBODY, Shard};
 
 mod admin;
+mod groups;
 
 fn topic(name: &str, num_partitions: i32, replication_factor: i16) -> CreatableTopic {
     CreatableTopic { name: name.into(), num_partitions, replication_factor, ..Default::default() }

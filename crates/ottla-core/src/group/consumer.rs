@@ -25,7 +25,6 @@ use ottla_protocol::coordinator::record_type;
 use ottla_protocol::types::Text;
 
 use super::protocol::Protocol;
-use crate::config::CoreConfig;
 use crate::decision::{Position, ShardTime};
 use crate::shard::{Decoder, Encoder, NewRecord, RestoreError, ShardState, Step};
 
@@ -113,7 +112,7 @@ impl Stored {
 }
 
 impl ConsumerGroup {
-    /// A group as it was stored; `begin_epoch` comes before any request.
+    /// A group as it was stored; `start_timers` comes before any request.
     pub(super) fn loaded(stored: Arc<Stored>) -> Self {
         Self { stored, ..Self::default() }
     }
@@ -123,13 +122,8 @@ impl ConsumerGroup {
         Some(&self.stored)
     }
 
-    /// Fresh timers.
-    pub(super) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
-        self.start_timers(config.group_consumer_session_timeout_ms, now);
-    }
-
     /// Gives every member a whole session, and time to give up what it was told to.
-    fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
+    pub(super) fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
         self.resolved_at = None;
         self.pending.clear();
         let timers = self.stored.members.iter().map(|(id, member)| {
@@ -184,6 +178,11 @@ impl ConsumerGroup {
     pub(super) fn tombstones(&self, group: &Text) -> Vec<NewRecord> {
         self.stored.tombstones().iter().map(|change| change.encode(group)).collect()
     }
+}
+
+/// How long a member of the group may be silent that says nothing of it, ms.
+fn configured_session_ms(state: &ShardState, group: &str) -> i32 {
+    state.cluster.group_configs().session_timeout_ms(group, &state.config)
 }
 
 /// How long a member may be silent, ms; `configured_ms` for those that say nothing of it.

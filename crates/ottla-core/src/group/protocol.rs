@@ -50,12 +50,13 @@ impl Protocol {
         }
     }
 
-    /// Makes the volatile part anew from the durable one, with fresh timers.
-    pub(super) fn begin_epoch(&mut self, config: &CoreConfig, now: ShardTime) {
+    /// Makes the volatile part anew from the durable one, with fresh timers. `session_timeout_ms` is for members of
+    /// a consumer group.
+    pub(super) fn begin_epoch(&mut self, config: &CoreConfig, session_timeout_ms: i32, now: ShardTime) {
         match self {
             Self::None => {}
             Self::Classic(group) => group.begin_epoch(config, now),
-            Self::Consumer(group) => group.begin_epoch(config, now),
+            Self::Consumer(group) => group.start_timers(session_timeout_ms, now),
         }
         if self.durable().is_none() {
             *self = Self::None;

@@ -36,6 +36,8 @@ pub(crate) mod section {
     pub(crate) const ABORTED: u8 = 4;
     /// Producers, by partition.
     pub(crate) const PRODUCERS: u8 = 5;
+    /// Settings of groups.
+    pub(crate) const GROUP_CONFIGS: u8 = 6;
     /// First kind of the transaction coordinator, which has sixteen.
     pub(crate) const TRANSACTIONS: u8 = 16;
     /// First kind of the group coordinator, which has sixteen.
@@ -124,6 +126,12 @@ impl Snapshot {
                 out.i64(snapshot.producer_ids.next());
                 snapshot.cluster.encode(out);
             }))
+            .chain(chunked(
+                section::GROUP_CONFIGS,
+                VERSION,
+                self.cluster.group_configs().iter(),
+                cluster::ClusterState::encode_group_config,
+            ))
             .chain(chunked(section::TOPICS, VERSION, self.topics.sorted().into_iter(), |topic, out| {
                 topic.encode(out);
             }))
@@ -180,8 +188,8 @@ impl Restore {
         match kind {
             section::TRANSACTIONS..section::GROUPS => self.state.transactions.restore(kind, version, items),
             section::GROUPS..section::END => self.state.groups.restore(kind, version, items),
-            section::HEADER..=section::PRODUCERS if version == VERSION => self.feed_own(kind, items),
-            section::HEADER..=section::PRODUCERS => Err(RestoreError::Version { kind, version }),
+            section::HEADER..=section::GROUP_CONFIGS if version == VERSION => self.feed_own(kind, items),
+            section::HEADER..=section::GROUP_CONFIGS => Err(RestoreError::Version { kind, version }),
             _ => Err(RestoreError::Kind { kind }),
         }
     }
@@ -205,6 +213,7 @@ impl Restore {
                     state.producer_ids = cluster::ProducerIds::restored(items.i64()?, announced.position);
                     state.cluster.decode(&mut items, announced.position)?;
                 }
+                section::GROUP_CONFIGS => state.cluster.decode_group_config(&mut items)?,
                 section::TOPICS => {
                     let topic = cluster::Topic::decode(&mut items, announced.position)?;
                     state.topics.insert(topic, announced.position);

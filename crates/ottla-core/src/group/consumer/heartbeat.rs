@@ -378,10 +378,15 @@ fn advance(
     Ok(m::ConsumerGroupHeartbeatResponse {
         member_id: Some(member_id.clone()),
         member_epoch: current.epoch,
-        heartbeat_interval_ms: step.state.config.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms: heartbeat_interval_ms(step.state, group),
         assignment: tells.then(|| assignment(current).into()),
         ..Default::default()
     })
+}
+
+/// How often members of the group are told to send heartbeats, ms.
+fn heartbeat_interval_ms(state: &ShardState, group: &str) -> i32 {
+    state.cluster.group_configs().heartbeat_interval_ms(group, &state.config)
 }
 
 /// What a request says of its member; what it leaves out stays.

@@ -19,7 +19,7 @@ use super::heartbeat::{Refused, refused};
 use super::member::{ClassicMetadata, Current, Member, Metadata};
 use super::record::Change;
 use super::state::Stored;
-use super::{embedded, get, get_mut};
+use super::{configured_session_ms, embedded, get, get_mut};
 use crate::cluster::Topics;
 use crate::group::classic::{self, ClassicGroup};
 use crate::group::consumer::assignment::{Assigned, Assignment};
@@ -110,7 +110,7 @@ pub(super) fn convert(step: &mut Step<'_>, group: &Text, plan: Plan) {
         records.extend(stored.changes().map(|change| change.encode(group)));
     }
     classic::append(step, group, &records);
-    let (configured_ms, now) = (step.state.config.group_consumer_session_timeout_ms, step.now);
+    let (configured_ms, now) = (configured_session_ms(step.state, group), step.now);
     let Some(consumer) = get_mut(step.state, group) else { return };
     consumer.start_timers(configured_ms, now);
     if let Some(at) = consumer.next_deadline() {

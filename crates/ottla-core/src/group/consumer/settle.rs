@@ -14,7 +14,7 @@ use super::assignor::{self, ASSIGNORS, Subscriber};
 use super::member::{Current, MemberState};
 use super::record::Change;
 use super::state::Stored;
-use super::{get, get_mut, revocation, session_timeout_ms, subscription, write};
+use super::{configured_session_ms, get, get_mut, revocation, session_timeout_ms, subscription, write};
 use crate::cluster::Topics;
 use crate::group::consumer::assignment::Assignment;
 use crate::shard::Step;
@@ -119,7 +119,7 @@ fn set_revocation(step: &mut Step<'_>, group: &Text, member_id: &Text, revokes: 
 
 /// Begins a member's session anew.
 pub(super) fn touch(step: &mut Step<'_>, group: &Text, member_id: &Text) {
-    let (now, configured_ms) = (step.now, step.state.config.group_consumer_session_timeout_ms);
+    let (now, configured_ms) = (step.now, configured_session_ms(step.state, group));
     let Some(consumer) = get_mut(step.state, group) else { return };
     let Some(member) = consumer.stored.member(member_id) else { return };
     let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));

@@ -334,3 +334,52 @@ fn many_members() {
     assert!(members.iter().all(|member| member.partitions().len() == 2));
     broker.restart();
 }
+
+/// Settings of the group hold from the next heartbeat on: what members are told, and how long they may be silent,
+/// also after a restart and for a group that came later than its settings.
+#[test]
+fn settings_of_the_group() {
+    use ottla_protocol::messages::incremental_alter_configs_request::{
+        AlterConfigsResource, AlterableConfig,
+    };
+    let mut broker = Broker::new();
+    create(&mut broker, "a", 2);
+    let set = |broker: &mut Broker, name: &str, value: Option<&str>| {
+        let config = AlterableConfig {
+            name: name.into(),
+            config_operation: i8::from(value.is_none()),
+            value: value.map(Text::from),
+            ..Default::default()
+        };
+        let resource = AlterConfigsResource {
+            resource_type: 32,
+            resource_name: "g".into(),
+            configs: vec![config],
+            ..Default::default()
+        };
+        let request = m::IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+        match broker.ask(1, CommandBody::IncrementalAlterConfigs(request)) {
+            Reply::IncrementalAlterConfigs(response) => assert_eq!(response.responses[0].error_code, 0),
+            other => panic!("{other:?}"),
+        }
+    };
+    set(&mut broker, "consumer.session.timeout.ms", Some("60000"));
+    let mut one = Consumer::new("one", &["a"]);
+    assert_eq!(one.join(&mut broker), 0);
+    assert_eq!(send(&mut broker, 1, one.request(one.epoch)).heartbeat_interval_ms, 5000);
+    set(&mut broker, "consumer.heartbeat.interval.ms", Some("10000"));
+    assert_eq!(send(&mut broker, 1, one.request(one.epoch)).heartbeat_interval_ms, 10_000);
+    broker.pass(59_000);
+    assert_eq!(state(&mut broker), "Stable", "silent for less than the group's timeout");
+    broker.restart();
+    broker.pass(59_000);
+    assert_eq!(state(&mut broker), "Stable", "the same after a restart");
+    assert_eq!(one.beat(&mut broker), 0);
+    set(&mut broker, "consumer.session.timeout.ms", None);
+    assert_eq!(one.beat(&mut broker), 0);
+    broker.pass(46_000);
+    assert_eq!(state(&mut broker), "Empty", "the broker's timeout holds again");
+    broker.restart_from_snapshot();
+    assert_eq!(one.join(&mut broker), 0);
+    assert_eq!(send(&mut broker, 1, one.request(one.epoch)).heartbeat_interval_ms, 10_000);
+}
