@@ -203,12 +203,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// The finalized level of a feature, as the newest epoch seen on any open connection tells it.
+    /// The finalized level of a feature, as the newest epoch among the open connections tells it; asks any broker
+    /// when none is open. Absent when the feature is not finalized. Cancel-safe.
     pub async fn finalized(&self, feature: &str) -> Result<Option<Finalized>, ClusterError> {
         let deadline = self.deadline();
         let started = time::now();
         let mut backoff = self.backoff();
         loop {
+            if let Some(finalized) = self.finalized_now(feature) {
+                return Ok(Some(finalized));
+            }
             match self.any().await {
                 Ok(connection) => return Ok(connection.finalized(feature)),
                 Err(error) if error.is_retriable() => {
@@ -217,5 +221,11 @@ impl Cluster {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// The same from the open connections alone.
+    pub(crate) fn finalized_now(&self, feature: &str) -> Option<Finalized> {
+        let open = self.inner.nodes.open();
+        open.iter().filter_map(|connection| connection.finalized(feature)).max_by_key(|found| found.epoch)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Place in the walk: outside of it; this crate is what stands at the other end of the socket. It knows the
 //! protocol (`ottla-protocol`) and the operating system's door (`ottla-env`) and nothing of the broker, so that
-//! it works with any Kafka 2.5 or later (transactions need `transaction.version` 2: Kafka 4.0 or Ottla).
+//! it works with any Kafka 2.5 or later.
 //!
 //! Invariants: every queue and buffer has a bound that is a setting; a broker's answer is hostile input; a
 //! broker that is restarted is invisible but for the time it takes; every call says what happens when its
@@ -54,6 +54,7 @@ pub use consumer::{
 pub use error::{CallError, ErrorClass};
 pub use offsets::{OffsetAndTimestamp, OffsetsError};
 pub use ottla_protocol::compression::Codec;
+pub use partitioner::Partitioner;
 pub use producer::{
     Delivery, DeliveryError, Producer, ProducerSettings, RecordMetadata, SendError, Transaction,
     TransactionError, TransactionalProducer, TransactionalSettings,

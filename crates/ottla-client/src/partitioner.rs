@@ -1,5 +1,71 @@
-//! Which partition a record goes to: murmur2 of the key like Java's client, so that producers in different
-//! languages agree on where a key lives.
+//! Which partition a record goes to: by the key's hash as Java's or librdkafka's producers compute it, so that
+//! producers in different languages agree on where a key lives.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where a record goes that names no partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partitioner {
+    /// murmur2 of the key, as Java's producer and librdkafka's `murmur2_random`; records without a key as `Sticky`.
+    #[default]
+    Murmur2,
+    /// CRC-32 of the key, librdkafka's default; records without a key, or with an empty one, as `Sticky`.
+    ConsistentRandom,
+    /// Every record to the next partition, keys or not.
+    RoundRobin,
+    /// A batch's worth of records to one partition, then to another by chance; keys do not count (KIP-794 with
+    /// `partitioner.ignore.keys`).
+    Sticky,
+}
+
+impl Partitioner {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Murmur2, Self::ConsistentRandom, Self::RoundRobin, Self::Sticky];
+
+    /// Its name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Murmur2 => "murmur2",
+            Self::ConsistentRandom => "consistent_random",
+            Self::RoundRobin => "round_robin",
+            Self::Sticky => "sticky",
+        }
+    }
+
+    /// By its name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|partitioner| partitioner.name() == name)
+    }
+
+    /// The partition of a record among `partition_count` (at least 1); absent when it may go anywhere.
+    pub(crate) fn partition(
+        self,
+        key: Option<&[u8]>,
+        partition_count: i32,
+        round_robin: &AtomicU32,
+    ) -> Option<i32> {
+        match self {
+            Self::Murmur2 => key.map(|key| partition_for_key(key, partition_count)),
+            Self::ConsistentRandom => {
+                let key = key.filter(|key| !key.is_empty())?;
+                Some(modulo(crc32(key), partition_count))
+            }
+            Self::RoundRobin => Some(modulo(round_robin.fetch_add(1, Ordering::Relaxed), partition_count)),
+            Self::Sticky => None,
+        }
+    }
+}
+
+/// CRC-32 as in zlib.
+fn crc32(bytes: &[u8]) -> u32 {
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, bytes);
+    u32::try_from(sum).expect("a 32-bit sum")
+}
+
+fn modulo(number: u32, partition_count: i32) -> i32 {
+    let rest = i64::from(number) % i64::from(partition_count);
+    i32::try_from(rest).expect("smaller than the partition count")
+}
 
 /// murmur2, 32 bit, with the seed Kafka's Java client uses (Austin Appleby's public domain algorithm).
 pub fn murmur2(data: &[u8]) -> u32 {
@@ -48,6 +114,27 @@ mod tests {
         for (text, hash) in cases {
             assert_eq!(murmur2(text.as_bytes()), u32::from_ne_bytes(hash.to_ne_bytes()), "{text}");
         }
+    }
+
+    /// Proves that librdkafka's default is followed: the check value of CRC-32 (IEEE), and no key goes anywhere.
+    #[test]
+    fn crc_is_librdkafkas() {
+        let next = AtomicU32::new(0);
+        let place = |key| Partitioner::ConsistentRandom.partition(key, 1000, &next);
+        assert_eq!(place(Some(b"123456789".as_slice())), Some(modulo(0xcbf4_3926, 1000)));
+        assert_eq!((place(Some(b"")), place(None)), (None, None));
+    }
+
+    /// Proves that names are found again, and that round robin takes every partition in turn.
+    #[test]
+    fn names_and_turns() {
+        for partitioner in Partitioner::ALL {
+            assert_eq!(Partitioner::from_name(partitioner.name()), Some(partitioner));
+        }
+        let next = AtomicU32::new(u32::MAX - 1);
+        let turns: Vec<_> =
+            (0..4).filter_map(|_| Partitioner::RoundRobin.partition(Some(b"k"), 2, &next)).collect();
+        assert_eq!(turns, [0, 1, 0, 1]);
     }
 
     /// Proves that a partition is always in range, for the empty key too.

@@ -16,6 +16,7 @@ mod delivery;
 mod partition_queue;
 mod sender;
 mod settings;
+mod sticky;
 mod transaction;
 mod transaction_end;
 
@@ -23,6 +24,7 @@ mod transaction_end;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use ottla_env::clock::{Clock, OsClock};
 use ottla_env::spawn::{self, TaskHandle};
@@ -33,7 +35,6 @@ use ottla_protocol::types::Text;
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::connection::Versions;
-use crate::partitioner::partition_for_key;
 use crate::record::{Record, TopicPartition};
 use accumulator::{Accumulator, Identity};
 use sender::Sender;
@@ -116,6 +117,7 @@ struct Core {
     settings: Arc<ProducerSettings>,
     accumulator: Arc<Accumulator>,
     sender: TaskHandle<()>,
+    round_robin: AtomicU32,
 }
 
 impl Drop for Core {
@@ -160,7 +162,7 @@ impl Core {
         let accumulator = Arc::new(Accumulator::new(Arc::clone(&settings), identity));
         let sender = Sender::new(cluster.clone(), Arc::clone(&settings), Arc::clone(&accumulator));
         let sender = spawn::task("producer-sender", sender.run());
-        Self { cluster, settings, accumulator, sender }
+        Self { cluster, settings, accumulator, sender, round_robin: AtomicU32::new(0) }
     }
 
     async fn send(&self, mut record: Record) -> Result<Delivery, SendError> {
@@ -174,11 +176,10 @@ impl Core {
             None => self.cluster.topic(&record.topic).await?,
         };
         let partition_count = metadata.partition_count();
-        let partition = match (record.partition, &record.key) {
-            (Some(partition), _) => Some(partition),
-            (None, Some(key)) => Some(partition_for_key(key, partition_count)),
-            (None, None) => None,
-        };
+        let partition = record.partition.or_else(|| {
+            let key = record.key.as_deref();
+            self.settings.partitioner.partition(key, partition_count, &self.round_robin)
+        });
         if let Some(partition) = partition.filter(|partition| !(0..partition_count).contains(partition)) {
             let topic_partition = TopicPartition::new(record.topic, partition);
             return Err(SendError::NoSuchPartition { topic_partition, partition_count });
@@ -186,7 +187,7 @@ impl Core {
         record.partition = partition;
         record.timestamp.get_or_insert_with(|| OsClock.wall_ms());
         let room = self.reserve(bytes).await?;
-        self.accumulator.append(record, partition_count, room)
+        self.accumulator.append(record, &metadata, room)
     }
 
     async fn reserve(&self, bytes: usize) -> Result<tokio::sync::OwnedSemaphorePermit, SendError> {

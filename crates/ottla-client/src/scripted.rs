@@ -3,7 +3,7 @@
 //! `serve` is the bare server; `MiniBroker` a script with one topic that checks sequences as a partition leader
 //! does, coordinates transactions, and can be told to fail.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,6 +15,9 @@ use ottla_protocol::codec::Reader;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::frame;
 use ottla_protocol::header::RequestHeader;
+use ottla_protocol::messages::add_partitions_to_txn_response::{
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult,
+};
 use ottla_protocol::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey};
 use ottla_protocol::messages::find_coordinator_response::Coordinator;
 use ottla_protocol::messages::metadata_response::{
@@ -22,9 +25,10 @@ use ottla_protocol::messages::metadata_response::{
 };
 use ottla_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use ottla_protocol::messages::{
+    AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
     ApiVersionsResponse, EndTxnRequest, EndTxnResponse, FindCoordinatorRequest, FindCoordinatorResponse,
     InitProducerIdRequest, InitProducerIdResponse, Message, MetadataResponse, ProduceRequest,
-    ProduceResponse,
+    ProduceResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
 };
 use ottla_protocol::types::Text;
 use tokio::io::AsyncWriteExt;
@@ -149,6 +153,9 @@ pub(crate) fn api_versions() -> ApiVersionsResponse {
             api(ApiKey::InitProducerId, 0, 5),
             api(ApiKey::FindCoordinator, 0, 4),
             api(ApiKey::EndTxn, 0, 5),
+            api(ApiKey::AddPartitionsToTxn, 0, 5),
+            api(ApiKey::AddOffsetsToTxn, 0, 4),
+            api(ApiKey::TxnOffsetCommit, 0, 5),
         ],
         finalized_features_epoch: 1,
         finalized_features: vec![FinalizedFeatureKey {
@@ -161,7 +168,7 @@ pub(crate) fn api_versions() -> ApiVersionsResponse {
     }
 }
 
-/// What befalls a Produce or EndTxn.
+/// What befalls a Produce, an EndTxn or another request of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// None.
@@ -177,16 +184,33 @@ pub(crate) enum Fault {
 /// What a mini broker has.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Per partition: producer id, sequence and number of records of each batch.
-    pub(crate) logs: BTreeMap<i32, Vec<(i64, i32, i32)>>,
-    /// Faults of the next Produce and EndTxn requests; none when it is empty.
+    /// What each partition has.
+    pub(crate) logs: BTreeMap<i32, Vec<Stored>>,
+    /// Faults of the next requests; none when it is empty.
     pub(crate) faults: VecDeque<Fault>,
+    /// Whether the cluster has finalized protocol version 1 of transactions only.
+    pub(crate) version_1: bool,
+    /// Largest batch it takes, in bytes; none: any.
+    pub(crate) batch_bytes_max: Option<usize>,
+    /// Partitions and groups that the open transaction of version 1 has.
+    pub(crate) added: BTreeSet<String>,
     /// Producer ids given out.
     pub(crate) producer_ids: i64,
     /// EndTxn requests: epoch and decision.
     pub(crate) ends: Vec<(i16, bool)>,
     /// Epoch of the transactional producer.
     pub(crate) epoch: i16,
+}
+
+/// A batch in a partition's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Producer id and epoch.
+    pub(crate) producer: (i64, i16),
+    /// Sequence of its first record.
+    pub(crate) sequence: i32,
+    /// How many it has.
+    pub(crate) records: i32,
 }
 
 /// A broker with one topic.
@@ -211,7 +235,13 @@ impl MiniBroker {
 impl State {
     fn answer(&mut self, own: &str, mut call: Call) -> Answer {
         match call.header.api {
-            ApiKey::ApiVersions => call.reply(&api_versions()),
+            ApiKey::ApiVersions => {
+                let mut answer = api_versions();
+                if self.version_1 {
+                    answer.finalized_features[0].max_version_level = 1;
+                }
+                call.reply(&answer)
+            }
             ApiKey::Metadata => call.reply(&metadata(own)),
             ApiKey::FindCoordinator => {
                 let request: FindCoordinatorRequest = call.decode();
@@ -226,9 +256,11 @@ impl State {
                 call.reply(&FindCoordinatorResponse { coordinators: found.collect(), ..Default::default() })
             }
             ApiKey::InitProducerId => {
-                let _: InitProducerIdRequest = call.decode();
-                self.producer_ids += 1;
-                call.reply(&InitProducerIdResponse { producer_id: self.producer_ids, ..Default::default() })
+                let request: InitProducerIdRequest = call.decode();
+                self.init_producer_id(&call, &request)
+            }
+            ApiKey::AddPartitionsToTxn | ApiKey::AddOffsetsToTxn | ApiKey::TxnOffsetCommit => {
+                self.add(&mut call)
             }
             ApiKey::Produce => match self.faults.pop_front().unwrap_or(Fault::Fine) {
                 Fault::CloseBefore => Answer::Close,
@@ -250,8 +282,10 @@ impl State {
                 let bytes = data.records.as_ref().expect("a batch").to_bytes();
                 let header = BatchHeader::parse(&bytes).expect("a batch");
                 header.check_crc(&bytes[21..]).expect("an intact batch");
+                let too_large = self.batch_bytes_max.is_some_and(|max| bytes.len() > max);
                 let result = match fault {
                     Fault::Code(code) => Err(code),
+                    _ if too_large => Err(ErrorCode::MessageTooLarge),
                     _ => self.append(data.index, &header),
                 };
                 PartitionProduceResponse {
@@ -271,25 +305,99 @@ impl State {
         ProduceResponse { responses, ..ProduceResponse::default() }
     }
 
-    /// A leader's rules: repetitions are recognized, everything else must be next in sequence.
+    /// A leader's rules: repetitions are recognized, a new epoch begins at 0, everything else must be next in
+    /// sequence.
     fn append(&mut self, partition: i32, header: &BatchHeader) -> Result<i64, ErrorCode> {
+        let place = format!("{TOPIC}-{partition}");
+        if self.version_1 && header.is_transactional() && !self.added.contains(&place) {
+            return Err(ErrorCode::InvalidTxnState);
+        }
         let log = self.logs.entry(partition).or_default();
+        let producer = (header.producer_id, header.producer_epoch);
         let mut offset = 0;
         let mut next = 0;
-        for (producer_id, sequence, records) in log.iter() {
-            if *producer_id == header.producer_id {
-                if *sequence == header.base_sequence {
+        for stored in log.iter() {
+            if stored.producer.0 == producer.0 && stored.producer.1 > producer.1 {
+                return Err(ErrorCode::InvalidProducerEpoch);
+            }
+            if stored.producer == producer {
+                if stored.sequence == header.base_sequence {
                     return Ok(offset);
                 }
-                next = increment_sequence(*sequence, *records);
+                next = increment_sequence(stored.sequence, stored.records);
             }
-            offset += i64::from(*records);
+            offset += i64::from(stored.records);
         }
         if header.base_sequence != next {
             return Err(ErrorCode::OutOfOrderSequenceNumber);
         }
-        log.push((header.producer_id, header.base_sequence, header.records_count));
+        log.push(Stored { producer, sequence: header.base_sequence, records: header.records_count });
         Ok(offset)
+    }
+
+    /// A new producer id, or the next epoch of the one that is named.
+    fn init_producer_id(&mut self, call: &Call, request: &InitProducerIdRequest) -> Answer {
+        let (producer_id, producer_epoch) = if request.producer_id >= 0 {
+            self.epoch = request.producer_epoch + 1;
+            (request.producer_id, self.epoch)
+        } else {
+            self.producer_ids += 1;
+            (self.producer_ids, 0)
+        };
+        self.added.clear();
+        call.reply(&InitProducerIdResponse { producer_id, producer_epoch, ..Default::default() })
+    }
+
+    /// Version 1: what is to become part of the transaction.
+    fn add(&mut self, call: &mut Call) -> Answer {
+        let fault = self.faults.pop_front().unwrap_or(Fault::Fine);
+        let code = match fault {
+            Fault::CloseBefore => return Answer::Close,
+            Fault::Code(code) => code,
+            Fault::Fine | Fault::CloseAfter => ErrorCode::None,
+        };
+        let answer = match call.header.api {
+            ApiKey::AddPartitionsToTxn => {
+                let request: AddPartitionsToTxnRequest = call.decode();
+                call.reply(&self.add_partitions(&request, code))
+            }
+            ApiKey::AddOffsetsToTxn => {
+                let request: AddOffsetsToTxnRequest = call.decode();
+                self.added.insert(format!("group {}", request.group_id));
+                call.reply(&AddOffsetsToTxnResponse { error_code: code.code(), ..Default::default() })
+            }
+            _ => {
+                let request: TxnOffsetCommitRequest = call.decode();
+                let group = format!("group {}", request.group_id);
+                assert!(!self.version_1 || self.added.contains(&group), "the group is added first");
+                call.reply(&TxnOffsetCommitResponse::default())
+            }
+        };
+        if fault == Fault::CloseAfter { Answer::Close } else { answer }
+    }
+
+    fn add_partitions(
+        &mut self,
+        request: &AddPartitionsToTxnRequest,
+        code: ErrorCode,
+    ) -> AddPartitionsToTxnResponse {
+        let mut results = Vec::new();
+        for topic in &request.v3_and_below_topics {
+            if code.is_none() {
+                self.added.extend(topic.partitions.iter().map(|at| format!("{}-{at}", topic.name)));
+            }
+            let partitions = topic.partitions.iter().map(|at| AddPartitionsToTxnPartitionResult {
+                partition_index: *at,
+                partition_error_code: code.code(),
+                ..Default::default()
+            });
+            results.push(AddPartitionsToTxnTopicResult {
+                name: topic.name.clone(),
+                results_by_partition: partitions.collect(),
+                ..Default::default()
+            });
+        }
+        AddPartitionsToTxnResponse { results_by_topic_v3_and_below: results, ..Default::default() }
     }
 
     fn end_txn(&mut self, call: &mut Call) -> Answer {
@@ -304,7 +412,9 @@ impl State {
             Fault::Fine | Fault::CloseAfter => {}
         }
         // the epoch moves with the first decision; a repetition gets the same answer
-        if request.producer_epoch == self.epoch {
+        if self.version_1 {
+            self.added.clear();
+        } else if request.producer_epoch == self.epoch {
             self.epoch += 1;
             self.logs.clear(); // sequences begin at 0 again
         }

@@ -17,6 +17,8 @@ pub(crate) enum Lane {
     Data,
     /// Everything that is answered soon.
     Control,
+    /// JoinGroup and SyncGroup, which a broker holds back until the other members have come.
+    Group,
 }
 
 /// Bootstrap addresses are kept beside the nodes, under ids that no node has.
@@ -85,6 +87,13 @@ impl Nodes {
                 Err(error)
             }
         }
+    }
+
+    /// The open connections, without waiting for any that is being made.
+    pub(super) fn open(&self) -> Vec<Connection> {
+        let slots = self.slots.lock().expect("no holder of this lock panics");
+        let open = slots.values().filter_map(|slot| slot.try_lock().ok()?.connection.clone());
+        open.filter(|connection| !connection.is_closed()).collect()
     }
 
     fn slot(&self, id: i32, lane: Lane, address: &str) -> SharedSlot {

@@ -1,12 +1,14 @@
 //! Records waiting to be sent: one open batch per partition, closed ones behind it, all within `buffer.memory`.
 //!
 //! Shared between the users' tasks, which append, and the sender, which takes batches out and reports what
-//! became of them. Invariant: a batch is in exactly one place (open, ready, with the sender) until its outcome is
-//! published, and its bytes are held in the buffer until then.
+//! became of them. Invariants: a batch is in exactly one place (open, ready, with the sender) until its outcome
+//! is published, and its bytes are held in the buffer until then; nothing of one transaction is taken by a sender
+//! that still works for another.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use ottla_env::rng::{OsRng, Rng, SeededRng};
 use ottla_env::time::{self, Instant};
 use ottla_protocol::batch::BatchBuilder;
 use ottla_protocol::record::NewRecord;
@@ -14,8 +16,10 @@ use ottla_protocol::types::Text;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::SendError;
-use super::delivery::{BatchOutcome, Delivery, DeliveryError};
+use super::delivery::{Delivery, DeliveryError, Part, Written};
 use super::settings::ProducerSettings;
+use super::sticky::Sticky;
+use crate::cluster::TopicMetadata;
 use crate::record::{Record, TopicPartition};
 
 /// Who writes.
@@ -26,6 +30,28 @@ pub(super) struct Identity {
     pub(super) transactional_id: Option<Text>,
 }
 
+/// How transactions are spoken about with the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// KIP-98: partitions are added before anything is written to them; the epoch stays.
+    V1,
+    /// KIP-890: writing adds a partition; every end moves the epoch on.
+    V2,
+}
+
+/// What the sender works for at present.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    pub(super) identity: Identity,
+    pub(super) protocol: Protocol,
+    /// Grows with a new identity from outside: all sequences start at 0.
+    pub(super) generation: u64,
+    /// Grows with each transaction.
+    pub(super) transaction: u64,
+    /// What is not in flight is given up instead of sent.
+    pub(super) discarding: bool,
+}
+
 /// A batch on its way: the records and whom to tell.
 #[derive(Debug)]
 pub(super) struct NewBatch {
@@ -33,17 +59,26 @@ pub(super) struct NewBatch {
     pub(super) topic_partition: TopicPartition,
     pub(super) builder: BatchBuilder,
     pub(super) created: Instant,
-    outcome: watch::Sender<Option<BatchOutcome>>,
+    outcome: watch::Sender<Vec<Part>>,
     room: OwnedSemaphorePermit,
 }
 
-/// What stays of a batch when its records are encoded.
+/// What stays of a batch, or of a piece of one, when its records are encoded.
 #[derive(Debug)]
 pub(super) struct Receipt {
+    /// Unlike every other receipt's.
     pub(super) id: u64,
-    outcome: watch::Sender<Option<BatchOutcome>>,
-    _room: OwnedSemaphorePermit,
+    /// The batch it was handed in with.
+    batch: u64,
+    /// Index of its first record in that batch, and how many it has.
+    first: i32,
+    records: i32,
+    outcome: Arc<watch::Sender<Vec<Part>>>,
+    room: Arc<OwnedSemaphorePermit>,
 }
+
+/// Ids with this bit are of pieces of batches.
+const PIECE_BIT: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(super) struct Accumulator {
@@ -60,21 +95,23 @@ pub(super) struct Accumulator {
 struct State {
     queues: BTreeMap<TopicPartition, Queue>,
     /// Partition that keyless records of a topic go to at present.
-    sticky: BTreeMap<Text, i32>,
+    sticky: BTreeMap<Text, Sticky>,
+    rng: SeededRng,
     next_id: u64,
-    incomplete: BTreeSet<u64>,
+    next_piece: u64,
+    /// Open pieces of each batch, and requests that the sender waits for, by id.
+    incomplete: BTreeMap<u64, u32>,
     /// Batches with lower ids are sent without lingering.
     hurry_below: u64,
     /// `send` calls that wait for room: nothing lingers meanwhile.
     waiting_for_room: usize,
     /// First failure since it was last taken.
     failure: Option<DeliveryError>,
-    identity: Identity,
-    /// Grows when the identity is set from outside; the sender then starts all sequences at 0.
-    generation: u64,
-    /// What is not in flight is given up instead of sent.
-    discarding: bool,
-    touched: bool,
+    orders: Orders,
+    /// The coordinator may know of this transaction.
+    asked: bool,
+    /// A batch that has a sequence was given up, or may have been lost.
+    hole: bool,
     closed: bool,
 }
 
@@ -87,7 +124,15 @@ struct Queue {
 impl NewBatch {
     /// Parts with the records: what is to be encoded, and whom to tell.
     pub(super) fn split(self) -> (BatchBuilder, Receipt) {
-        (self.builder, Receipt { id: self.id, outcome: self.outcome, _room: self.room })
+        let receipt = Receipt {
+            id: self.id,
+            batch: self.id,
+            first: 0,
+            records: self.builder.records_count(),
+            outcome: Arc::new(self.outcome),
+            room: Arc::new(self.room),
+        };
+        (self.builder, receipt)
     }
 }
 
@@ -99,15 +144,22 @@ impl Accumulator {
             state: Mutex::new(State {
                 queues: BTreeMap::new(),
                 sticky: BTreeMap::new(),
+                rng: SeededRng::new(OsRng.next_u64()),
                 next_id: 0,
-                incomplete: BTreeSet::new(),
+                next_piece: PIECE_BIT,
+                incomplete: BTreeMap::new(),
                 hurry_below: 0,
                 waiting_for_room: 0,
                 failure: None,
-                identity,
-                generation: 0,
-                discarding: false,
-                touched: false,
+                orders: Orders {
+                    identity,
+                    protocol: Protocol::V2,
+                    generation: 0,
+                    transaction: 0,
+                    discarding: false,
+                },
+                asked: false,
+                hole: false,
                 closed: false,
             }),
             work: Notify::new(),
@@ -137,27 +189,29 @@ impl Accumulator {
         Arc::clone(&self.room).acquire_many_owned(bytes).await.map_err(|_| SendError::Closed)
     }
 
-    /// Takes a record. Its partition is set unless it has no key.
+    /// Takes a record. Its partition is set unless it may go anywhere.
     pub(super) fn append(
         &self,
         record: Record,
-        partition_count: i32,
+        topic: &TopicMetadata,
         room: OwnedSemaphorePermit,
     ) -> Result<Delivery, SendError> {
         let mut state = self.state();
         if state.closed {
             return Err(SendError::Closed);
         }
-        if let (true, Some(failure)) = (state.discarding, &state.failure) {
+        if let (true, Some(failure)) = (state.orders.discarding, &state.failure) {
             return Err(SendError::TransactionFailed(failure.clone()));
         }
-        let partition =
-            record.partition.unwrap_or_else(|| state.sticky_partition(&record.topic, partition_count));
-        let topic_partition = TopicPartition::new(record.topic.clone(), partition);
         let keyless = record.partition.is_none();
+        let partition = match record.partition {
+            Some(partition) => partition,
+            None => state.sticky_partition(topic),
+        };
+        let topic_partition = TopicPartition::new(topic.name.clone(), partition);
         let (delivery, opened, closed) = state.append(&self.settings, topic_partition, &record, room);
-        if keyless && closed {
-            state.sticky.insert(record.topic, (partition + 1) % partition_count);
+        if keyless && let Some(sticky) = state.sticky.get_mut(&topic.name) {
+            sticky.count(record.bytes_max(), self.settings.batch_bytes, opened || closed);
         }
         drop(state);
         if opened || closed {
@@ -192,31 +246,54 @@ impl Accumulator {
     pub(super) async fn discard(&self) {
         let target = {
             let mut state = self.state();
-            state.discarding = true;
+            state.orders.discarding = true;
             state.next_id
         };
         self.work.notify_one();
         self.wait_done_below(target).await;
     }
 
-    /// Takes on a new identity; everything has its outcome. Sequences start at 0.
-    pub(super) fn begin(&self, identity: Identity) {
+    /// Begins a transaction, or takes on a new identity between two; everything has its outcome. Sequences start
+    /// at 0 when the identity is another one.
+    pub(super) fn begin(&self, identity: Identity, protocol: Protocol) {
         let mut state = self.state();
         assert!(state.incomplete.is_empty(), "an identity changes only between transactions");
-        state.identity = identity;
-        state.generation += 1;
-        state.discarding = false;
+        if state.orders.identity != identity {
+            state.orders.generation += 1;
+            state.orders.identity = identity;
+        }
+        state.orders.protocol = protocol;
+        state.orders.transaction += 1;
+        state.orders.discarding = false;
         state.failure = None;
-        state.touched = false;
+        state.asked = false;
+        state.hole = false;
     }
 
-    /// Whether anything was appended or marked since `begin`.
-    pub(super) fn touched(&self) -> bool {
-        self.state().touched
+    /// Whether the coordinator may know of this transaction: something was sent since `begin`.
+    pub(super) fn asked(&self) -> bool {
+        self.state().asked
     }
 
-    pub(super) fn touch(&self) {
-        self.state().touched = true;
+    /// Something is about to be sent that makes the coordinator know of this transaction.
+    pub(super) fn ask(&self) {
+        self.state().asked = true;
+    }
+
+    /// Whether the sequences of this identity may have a hole since `begin`.
+    pub(super) fn has_hole(&self) -> bool {
+        let state = self.state();
+        state.hole || state.failure.is_some()
+    }
+
+    /// A batch that had a sequence was given up, or a request that cannot be told from a later one is under way.
+    pub(super) fn mark_hole(&self) {
+        self.state().hole = true;
+    }
+
+    /// That request was answered.
+    pub(super) fn clear_hole(&self) {
+        self.state().hole = false;
     }
 
     /// The first failure since `begin` or `take_failure`.
@@ -225,25 +302,47 @@ impl Accumulator {
     }
 
     pub(super) fn identity(&self) -> Identity {
-        self.state().identity.clone()
+        self.state().orders.identity.clone()
     }
 
-    /// Identity, its generation, and whether to give up what waits.
-    pub(super) fn orders(&self) -> (Identity, u64, bool) {
-        let state = self.state();
-        (state.identity.clone(), state.generation, state.discarding)
+    pub(super) fn protocol(&self) -> Protocol {
+        self.state().orders.protocol
+    }
+
+    pub(super) fn orders(&self) -> Orders {
+        self.state().orders.clone()
     }
 
     /// The sender has taken on another identity by itself.
     pub(super) fn set_identity(&self, identity: Identity) {
-        self.state().identity = identity;
+        self.state().orders.identity = identity;
     }
 
     /// A transaction has failed: nothing more is sent.
     pub(super) fn fail(&self, error: DeliveryError) {
         let mut state = self.state();
         state.failure.get_or_insert(error);
-        state.discarding = true;
+        state.orders.discarding = true;
+    }
+
+    /// The sender asks the coordinator for something that must be answered before the transaction may end.
+    /// Absent when this transaction is over or being given up.
+    pub(super) fn begin_request(&self, transaction: u64) -> Option<u64> {
+        let mut state = self.state();
+        if state.orders.discarding || state.orders.transaction != transaction {
+            return None;
+        }
+        state.asked = true;
+        let id = state.next_id;
+        state.next_id += 1;
+        state.incomplete.insert(id, 1);
+        Some(id)
+    }
+
+    /// It has been answered.
+    pub(super) fn end_request(&self, id: u64) {
+        let state = self.state();
+        self.close_piece(state, id);
     }
 
     pub(super) fn close(&self) {
@@ -263,20 +362,21 @@ impl Accumulator {
     }
 
     /// Takes the next batch of a partition when it is full, old enough, hurried or room is short. Else says when
-    /// it will be. Nothing is taken for an older generation of the identity.
+    /// it will be. Nothing is taken for an earlier transaction.
     pub(super) fn take(
         &self,
         topic_partition: &TopicPartition,
-        generation: u64,
+        transaction: u64,
         now: Instant,
     ) -> Result<NewBatch, Option<Instant>> {
         let mut state = self.state();
-        if state.generation != generation {
+        if state.orders.transaction != transaction {
             return Err(None);
         }
         let (hurry_below, short) = (state.hurry_below, state.waiting_for_room > 0);
         let queue = state.queues.get_mut(topic_partition).ok_or(None)?;
         if let Some(batch) = queue.ready.pop_front() {
+            state.asked = true;
             return Ok(batch);
         }
         let due = match &queue.open {
@@ -289,9 +389,7 @@ impl Accumulator {
         }
         let batch = queue.open.take().expect("looked at above");
         state.queues.remove(topic_partition);
-        if let Some(sticky) = state.sticky.get_mut(&topic_partition.topic) {
-            *sticky = topic_partition.partition.wrapping_add(1);
-        }
+        state.asked = true;
         Ok(batch)
     }
 
@@ -313,32 +411,62 @@ impl Accumulator {
         old
     }
 
-    /// Publishes what became of a batch and frees its room.
-    pub(super) fn complete(&self, receipt: Receipt, outcome: BatchOutcome) {
+    /// Publishes what became of a batch, or of a piece of one. Its room is free when every piece has its outcome.
+    pub(super) fn complete(&self, receipt: Receipt, result: Result<Written, DeliveryError>) {
         let mut state = self.state();
-        if let Err(error) = &outcome {
+        if let Err(error) = &result {
             state.failure.get_or_insert_with(|| error.clone());
         }
-        receipt.outcome.send_replace(Some(outcome));
-        state.incomplete.remove(&receipt.id);
-        let done_below = state.incomplete.first().copied().unwrap_or(state.next_id);
+        let part = Part { first: receipt.first, records: receipt.records, result };
+        receipt.outcome.send_modify(|parts| parts.push(part));
+        self.close_piece(state, receipt.batch);
+    }
+
+    fn close_piece(&self, mut state: MutexGuard<'_, State>, id: u64) {
+        match state.incomplete.get_mut(&id) {
+            Some(open) if *open > 1 => *open -= 1,
+            _ => {
+                state.incomplete.remove(&id);
+            }
+        }
+        let done_below = state.incomplete.first_key_value().map_or(state.next_id, |(id, _)| *id);
         drop(state);
         self.done_below.send_if_modified(|done| std::mem::replace(done, done_below.max(*done)) < done_below);
+    }
+
+    /// Parts a batch, or a piece of one, behind its first `records` records.
+    pub(super) fn part(&self, receipt: Receipt, records: i32) -> (Receipt, Receipt) {
+        assert!((1..receipt.records).contains(&records), "both pieces have records");
+        let mut state = self.state();
+        let id = state.next_piece;
+        state.next_piece += 1;
+        *state.incomplete.entry(receipt.batch).or_insert(1) += 1;
+        drop(state);
+        let behind = Receipt {
+            id,
+            batch: receipt.batch,
+            first: receipt.first + records,
+            records: receipt.records - records,
+            outcome: Arc::clone(&receipt.outcome),
+            room: Arc::clone(&receipt.room),
+        };
+        (Receipt { records, ..receipt }, behind)
     }
 }
 
 impl State {
-    fn sticky_partition(&mut self, topic: &Text, partition_count: i32) -> i32 {
-        match self.sticky.get_mut(topic) {
-            Some(partition) => {
-                *partition = partition.rem_euclid(partition_count);
-                *partition
-            }
-            None => {
-                self.sticky.insert(topic.clone(), 0);
-                0
-            }
+    /// Where a record goes that may go anywhere.
+    fn sticky_partition(&mut self, topic: &TopicMetadata) -> i32 {
+        let count = topic.partition_count();
+        let sticky = self.sticky.entry(topic.name.clone()).or_default();
+        if let Some(partition) = sticky.partition(count) {
+            return partition;
         }
+        let waiting = |partition| {
+            let queue = self.queues.get(&TopicPartition::new(topic.name.clone(), partition));
+            queue.map_or(0, |queue| queue.ready.len() + usize::from(queue.open.is_some()))
+        };
+        sticky.choose(&topic.leaders, waiting, &mut self.rng)
     }
 
     /// Appends, opening a batch if needed. Says whether one was opened and whether one was closed.
@@ -349,7 +477,6 @@ impl State {
         record: &Record,
         room: OwnedSemaphorePermit,
     ) -> (Delivery, bool, bool) {
-        self.touched = true;
         let queue = self.queues.entry(topic_partition.clone()).or_default();
         let full =
             |batch: &NewBatch| batch.builder.estimated_bytes() + record.bytes_max() > settings.batch_bytes;
@@ -364,13 +491,13 @@ impl State {
             None => {
                 let id = self.next_id;
                 self.next_id += 1;
-                self.incomplete.insert(id);
+                self.incomplete.insert(id, 1);
                 queue.open = Some(NewBatch {
                     id,
                     topic_partition: topic_partition.clone(),
                     builder: BatchBuilder::new(settings.compression),
                     created: time::now(),
-                    outcome: watch::Sender::new(None),
+                    outcome: watch::Sender::new(Vec::new()),
                     room,
                 });
             }

@@ -90,9 +90,6 @@ pub(super) fn is_fatal(code: ErrorCode) -> bool {
     )
 }
 
-/// What a batch came to.
-pub(super) type BatchOutcome = Result<Written, DeliveryError>;
-
 /// Where a batch was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
@@ -100,10 +97,18 @@ pub(super) struct Written {
     pub(super) log_append_time: Option<i64>,
 }
 
+/// What some of a batch's records came to: all of them, unless the batch was parted because it was too large.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) first: i32,
+    pub(super) records: i32,
+    pub(super) result: Result<Written, DeliveryError>,
+}
+
 /// The outcome of one record, to be waited for or dropped.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    pub(super) outcome: watch::Receiver<Option<BatchOutcome>>,
+    pub(super) outcome: watch::Receiver<Vec<Part>>,
     pub(super) topic_partition: TopicPartition,
     pub(super) index: i32,
 }
@@ -116,15 +121,18 @@ impl Delivery {
 
     /// Waits for the outcome. Cancel-safe; ends within `delivery.timeout.ms` and one `request.timeout.ms`.
     pub async fn wait(mut self) -> Result<RecordMetadata, DeliveryError> {
-        let outcome = match self.outcome.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone().expect("waited for"),
+        let index = self.index;
+        let covers = |part: &&Part| (part.first..part.first.saturating_add(part.records)).contains(&index);
+        let waited = self.outcome.wait_for(|parts| parts.iter().any(|part| covers(&part))).await;
+        let part = match waited {
+            Ok(parts) => parts.iter().find(covers).cloned().expect("waited for"),
             Err(_) => return Err(DeliveryError::Closed),
         };
-        let written = outcome?;
+        let written = part.result?;
         let offset = if written.base_offset < 0 {
             -1
         } else {
-            written.base_offset.saturating_add(i64::from(self.index))
+            written.base_offset.saturating_add(i64::from(index - part.first))
         };
         let topic_partition = self.topic_partition;
         Ok(RecordMetadata { topic_partition, offset, log_append_time: written.log_append_time })

@@ -1,17 +1,22 @@
 //! The batches of one partition that have a sequence: what may be sent, and what an answer means for the rest.
 //!
 //! Pure: no clock, no I/O. A broker accepts a producer's batches of a partition only in order of their sequences
-//! and recognizes repetitions of the last five, so that at most five are unresolved here and a failed one is
-//! repeated before those behind it are.
+//! and recognizes repetitions of the last five, so that none is sent that is not among the first five unresolved
+//! ones, and a failed one is repeated before those behind it are.
 //!
 //! Invariants: batches stand in order of their sequences; a batch that is resolved leaves; `Rejected` batches are
-//! known not to be in the log and get a new sequence, under a new producer id, once everything else is resolved.
+//! known not to be in the log and get a new sequence, under a new epoch, once everything else is resolved. A batch
+//! that is too large for its topic is parted in two, which take its sequences between them, so that nothing behind
+//! it changes.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use ottla_env::time::Instant;
-use ottla_protocol::batch::{BATCH_HEAD_BYTES, BATCH_HEADER_BYTES, BatchHeader, crc_of, increment_sequence};
+use ottla_protocol::batch::{
+    BATCH_HEAD_BYTES, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, Producer, crc_of, increment_sequence,
+};
+use ottla_protocol::record::{NewRecord, records_of};
 
 use super::accumulator::{Identity, Receipt};
 
@@ -95,11 +100,13 @@ impl PartitionQueue {
         self.next_sequence = increment_sequence(self.next_sequence, records);
     }
 
-    /// The next batch to repeat, marked as in flight; absent when there is none.
-    pub(super) fn resend(&mut self) -> Option<(u64, Bytes)> {
-        let unresolved = |batch: &Assigned| batch.state != State::Rejected;
-        let index = self.batches.iter().position(|batch| matches!(batch.state, State::Waiting { .. }))?;
-        let alone = !self.batches.iter().take(index).any(unresolved);
+    /// The next batch to repeat, marked as in flight; absent when there is none among the first `window`.
+    pub(super) fn resend(&mut self, window: usize) -> Option<(u64, Bytes)> {
+        let unresolved =
+            || self.batches.iter().enumerate().filter(|(_, batch)| batch.state != State::Rejected);
+        let waiting = |batch: &Assigned| matches!(batch.state, State::Waiting { .. });
+        let (index, _) = unresolved().take(window).find(|(_, batch)| waiting(batch))?;
+        let alone = unresolved().next().is_some_and(|(first, _)| first == index);
         let batch = &mut self.batches[index];
         batch.state = State::InFlight { alone };
         Some((batch.receipt.id, batch.bytes.clone()))
@@ -136,6 +143,32 @@ impl PartitionQueue {
         let last = matches!(batch.state, State::InFlight { alone: true }) && after_rejected;
         batch.state = if last { State::Rejected } else { State::Waiting { may_exist: false } };
         last
+    }
+
+    /// Parts a batch in two, which wait to be sent; `part` parts its receipt behind that many records. False when
+    /// it is a single record, or not here.
+    pub(super) fn part(&mut self, id: u64, part: impl FnOnce(Receipt, i32) -> (Receipt, Receipt)) -> bool {
+        let Some(index) = self.position(id).filter(|index| self.batches[*index].records > 1) else {
+            return false;
+        };
+        let batch = self.batches.remove(index).expect("the index was just found");
+        let records = batch.records / 2;
+        let (bytes, behind_bytes) = halves(&batch.bytes, records);
+        let (receipt, behind_receipt) = part(batch.receipt, records);
+        let piece = |receipt, bytes, base_sequence, records| Assigned {
+            receipt,
+            bytes,
+            created: batch.created,
+            base_sequence,
+            records,
+            state: State::Waiting { may_exist: false },
+            last_error: batch.last_error.clone(),
+        };
+        let behind_sequence = increment_sequence(batch.base_sequence, records);
+        let behind = piece(behind_receipt, behind_bytes, behind_sequence, batch.records - records);
+        self.batches.insert(index, behind);
+        self.batches.insert(index, piece(receipt, bytes, batch.base_sequence, records));
+        true
     }
 
     /// The batch can never be written. True when later sequences depend on it.
@@ -180,7 +213,7 @@ impl PartitionQueue {
 
     /// Starts over under a new identity: sequences from 0; rejected batches are written anew and wait.
     pub(super) fn restart(&mut self, identity: &Identity) {
-        assert!(self.is_settled(), "a new producer id is taken only when the old one has nothing open");
+        assert!(self.is_settled(), "a new epoch is taken only when the old one has nothing open");
         self.next_sequence = 0;
         self.not_before = None;
         self.failures = 0;
@@ -204,4 +237,38 @@ fn with_producer(bytes: &Bytes, identity: &Identity, base_sequence: i32) -> Byte
     header.crc = crc_of(&copy[BATCH_HEAD_BYTES..]);
     copy[..BATCH_HEAD_BYTES].copy_from_slice(&header.head());
     Bytes::from(copy)
+}
+
+/// The first `records` records of a batch, and the rest, as batches of the same producer with their sequences.
+fn halves(bytes: &Bytes, records: i32) -> (Bytes, Bytes) {
+    const OURS: &str = "we built this batch";
+    let header = BatchHeader::parse(bytes).expect(OURS);
+    let codec = header.codec().expect(OURS);
+    let builder = |base_sequence| {
+        let mut builder = BatchBuilder::new(codec);
+        builder.set_producer(Producer {
+            producer_id: header.producer_id,
+            producer_epoch: header.producer_epoch,
+            base_sequence,
+            transactional: header.is_transactional(),
+        });
+        builder
+    };
+    let mut front = builder(header.base_sequence);
+    let mut behind = builder(increment_sequence(header.base_sequence, records));
+    let all = records_of(&header, &bytes.slice(BATCH_HEAD_BYTES..), usize::MAX).expect(OURS);
+    for (index, record) in (0_i32..).zip(all) {
+        let record = record.expect(OURS);
+        let headers: Vec<(&[u8], Option<&[u8]>)> =
+            record.headers.iter().map(|header| (header.key.as_ref(), header.value.as_deref())).collect();
+        let record = NewRecord {
+            timestamp: record.timestamp,
+            key: record.key.as_deref(),
+            value: record.value.as_deref(),
+            headers: &headers,
+        };
+        let half = if index < records { &mut front } else { &mut behind };
+        half.append(&record).expect("a part is not larger than the whole");
+    }
+    (front.build(), behind.build())
 }

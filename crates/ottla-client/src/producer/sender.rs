@@ -3,10 +3,12 @@
 //! One loop: take orders, give up what is too old, send what is due, wait for work, an answer or a time. Requests
 //! in flight are tasks of a group that belongs to the sender, and report through one bounded channel.
 //!
-//! Invariant: after a failure that leaves a hole in the sequences of an idempotent producer, nothing new is sent
-//! until everything open is resolved; then a new producer id begins at sequence 0. A transactional producer never
-//! does that: its transaction fails and is aborted.
+//! Invariants: after a failure that leaves a hole in the sequences of an idempotent producer, nothing new is sent
+//! until everything open is resolved; then the next epoch begins at sequence 0 (KIP-360). A transactional producer
+//! never does that: its transaction fails and is aborted. With protocol version 1 nothing is sent to a partition
+//! that the coordinator has not confirmed as part of this transaction.
 
+mod adding;
 mod answers;
 mod nodes;
 
@@ -22,7 +24,7 @@ use ottla_protocol::messages::ProduceResponse;
 use ottla_protocol::types::{Text, Uuid};
 use tokio::sync::mpsc;
 
-use super::accumulator::{Accumulator, Identity, NewBatch};
+use super::accumulator::{Accumulator, Identity, NewBatch, Orders, Protocol};
 use super::delivery::DeliveryError;
 use super::init_idempotent;
 use super::partition_queue::PartitionQueue;
@@ -31,6 +33,7 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::connection::Connection;
 use crate::error::CallError;
 use crate::record::TopicPartition;
+use adding::{Added, Adding};
 use nodes::Node;
 
 /// Reports that may wait for the sender. Each task sends one and ends, so that a full channel only delays them.
@@ -45,6 +48,7 @@ enum Report {
     Connected { node_id: i32, result: Result<Connection, CallError> },
     Refreshed { topic: Text, result: Result<(), ClusterError> },
     Identity(Result<Identity, ClusterError>),
+    Added(Added),
 }
 
 /// One partition's batch of a request.
@@ -60,9 +64,9 @@ struct Sent {
 enum Phase {
     /// Sequences have no hole.
     Normal,
-    /// Resolving what is open under the old producer id.
+    /// Resolving what is open under the old epoch.
     Draining,
-    /// Asking for a new producer id.
+    /// Asking for a new producer id: the epochs of the old one are used up.
     Renewing,
 }
 
@@ -71,9 +75,8 @@ pub(super) struct Sender {
     cluster: Cluster,
     settings: Arc<ProducerSettings>,
     accumulator: Arc<Accumulator>,
-    identity: Identity,
-    generation: u64,
-    discarding: bool,
+    orders: Orders,
+    adding: Adding,
     queues: BTreeMap<TopicPartition, PartitionQueue>,
     nodes: BTreeMap<i32, Node>,
     /// Topics whose metadata is being fetched.
@@ -96,15 +99,14 @@ impl Sender {
         settings: Arc<ProducerSettings>,
         accumulator: Arc<Accumulator>,
     ) -> Self {
-        let (identity, generation, discarding) = accumulator.orders();
+        let orders = accumulator.orders();
         let (report, reports) = mpsc::channel(REPORTS_MAX);
         Self {
             cluster,
             settings,
             accumulator,
-            identity,
-            generation,
-            discarding,
+            orders,
+            adding: Adding::default(),
             queues: BTreeMap::new(),
             nodes: BTreeMap::new(),
             refreshing: BTreeMap::new(),
@@ -137,19 +139,20 @@ impl Sender {
     }
 
     fn is_transactional(&self) -> bool {
-        self.identity.transactional_id.is_some()
+        self.orders.identity.transactional_id.is_some()
     }
 
-    /// A new transaction begins with a new identity; a failed one gives up what is not in flight.
+    /// A new identity begins with new sequences; a failed transaction gives up what is not in flight.
     fn take_orders(&mut self) {
-        let (identity, generation, discarding) = self.accumulator.orders();
-        self.discarding = discarding;
-        if generation != self.generation {
-            self.generation = generation;
-            self.identity = identity;
+        let orders = self.accumulator.orders();
+        if orders.generation != self.orders.generation {
             self.queues.clear();
         }
-        if self.discarding {
+        if orders.transaction != self.orders.transaction {
+            self.adding.begin();
+        }
+        self.orders = orders;
+        if self.orders.discarding {
             let aborted = |topic_partition: &TopicPartition| DeliveryError::Aborted {
                 topic_partition: topic_partition.clone(),
             };
@@ -159,6 +162,7 @@ impl Sender {
             }
             for (topic_partition, queue) in &mut self.queues {
                 for given_up in queue.give_up(|_| true).0 {
+                    self.accumulator.mark_hole();
                     self.accumulator.complete(given_up.receipt, Err(aborted(topic_partition)));
                 }
             }
@@ -202,8 +206,9 @@ impl Sender {
     fn drain(&mut self) {
         if self.phase == Phase::Normal {
             tracing::warn!(
-                producer_id = self.identity.producer_id,
-                "sequences have a hole, taking a new producer id"
+                producer_id = self.orders.identity.producer_id,
+                producer_epoch = self.orders.identity.producer_epoch,
+                "sequences have a hole, the next epoch begins when what is open has been answered"
             );
             self.phase = Phase::Draining;
         }
@@ -213,12 +218,25 @@ impl Sender {
         if self.phase != Phase::Draining || !self.queues.values().all(PartitionQueue::is_settled) {
             return;
         }
+        let mut identity = self.orders.identity.clone();
+        if let Some(epoch) = identity.producer_epoch.checked_add(1) {
+            identity.producer_epoch = epoch;
+            return self.restart(identity);
+        }
         self.phase = Phase::Renewing;
         let (cluster, report) = (self.cluster.clone(), self.report.clone());
         self.tasks.spawn("producer-renew", async move {
             let result = init_idempotent(&cluster).await;
             let _ = report.send(Report::Identity(result)).await; // the sender has ended: fine
         });
+    }
+
+    /// Goes on under another epoch or id: all sequences begin at 0.
+    fn restart(&mut self, identity: Identity) {
+        self.accumulator.set_identity(identity.clone());
+        self.queues.values_mut().for_each(|queue| queue.restart(&identity));
+        self.orders.identity = identity;
+        self.phase = Phase::Normal;
     }
 
     fn handle(&mut self, report: Report) {
@@ -231,12 +249,8 @@ impl Sender {
                     tracing::debug!(%topic, %error, "metadata not refreshed, will be repeated");
                 }
             }
-            Report::Identity(Ok(identity)) => {
-                self.identity = identity.clone();
-                self.accumulator.set_identity(identity);
-                self.queues.values_mut().for_each(|queue| queue.restart(&self.identity));
-                self.phase = Phase::Normal;
-            }
+            Report::Identity(Ok(identity)) => self.restart(identity),
+            Report::Added(added) => self.handle_added(added),
             Report::Identity(Err(error)) => {
                 tracing::warn!(%error, "no new producer id yet, will be repeated");
                 self.phase = Phase::Draining;
@@ -256,7 +270,15 @@ impl Sender {
             .extend(self.queues.iter().filter(|(_, queue)| queue.is_recovering()).map(|(at, _)| at.clone()));
         partitions.sort_unstable();
         partitions.dedup();
+        let mut to_add = Vec::new();
         for topic_partition in partitions {
+            if self.orders.protocol == Protocol::V1
+                && self.is_transactional()
+                && !self.adding.has(&topic_partition)
+            {
+                to_add.push(topic_partition);
+                continue;
+            }
             let queue = self.queues.entry(topic_partition.clone()).or_default();
             next = next
                 .min(queue.oldest_waiting().map_or(next, |oldest| oldest + self.settings.delivery_timeout));
@@ -269,6 +291,7 @@ impl Sender {
                 None => self.refresh(topic_partition.topic.clone()),
             }
         }
+        self.add_partitions(to_add);
         for (node_id, partitions) in by_node {
             self.send_to(node_id, partitions, now, &mut next).await;
         }
@@ -298,16 +321,16 @@ impl Sender {
         now: Instant,
         next: &mut Instant,
     ) -> Option<(u64, Bytes)> {
+        let window = self.settings.max_in_flight;
         let queue = self.queues.get_mut(topic_partition)?;
-        if let Some(again) = queue.resend() {
+        if let Some(again) = queue.resend(window) {
             return Some(again);
         }
-        if self.phase != Phase::Normal || queue.is_recovering() || queue.len() >= self.settings.max_in_flight
-        {
+        if self.phase != Phase::Normal || queue.is_recovering() || queue.len() >= window {
             return None;
         }
-        match self.accumulator.take(topic_partition, self.generation, now) {
-            Ok(batch) => Some(assign(queue, &self.identity, batch)),
+        match self.accumulator.take(topic_partition, self.orders.transaction, now) {
+            Ok(batch) => Some(assign(queue, &self.orders.identity, batch)),
             Err(Some(due)) => {
                 *next = (*next).min(due);
                 None

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ottla_protocol::compression::Codec;
 use ottla_protocol::types::Text;
 
+use crate::partitioner::Partitioner;
 use crate::settings::{ClientSettings, SettingError, check_duration, check_size, millis, number, setters};
 
 /// How a producer batches, retries and gives up. Idempotence and `acks=all` are always on.
@@ -28,6 +29,9 @@ pub struct ProducerSettings {
     pub delivery_timeout: Duration,
     /// `compression.type`: `none`, `gzip`, `snappy`, `lz4` or `zstd`. Default none.
     pub compression: Codec,
+    /// `partitioner`: where records go that name no partition: `murmur2` (Java's default), `consistent_random`
+    /// (librdkafka's default), `round_robin` or `sticky`. Default `murmur2`.
+    pub partitioner: Partitioner,
     /// `max.in.flight.requests.per.connection`: batches of a partition, and requests of a connection, without an
     /// answer. Default 5, 1 to 5: a broker recognizes the last five batches of a producer.
     pub max_in_flight: usize,
@@ -41,6 +45,7 @@ const NAMES: &[&str] = &[
     "max.request.size",
     "delivery.timeout.ms",
     "compression.type",
+    "partitioner",
     "max.in.flight.requests.per.connection",
 ];
 
@@ -56,6 +61,7 @@ impl ProducerSettings {
             max_request_bytes: 1 << 20,
             delivery_timeout: Duration::from_secs(120),
             compression: Codec::None,
+            partitioner: Partitioner::default(),
             max_in_flight: 5,
         }
     }
@@ -75,6 +81,8 @@ impl ProducerSettings {
         delivery_timeout: Duration,
         /// Sets `compression.type`.
         compression: Codec,
+        /// Sets `partitioner`.
+        partitioner: Partitioner,
         /// Sets `max.in.flight.requests.per.connection`.
         max_in_flight: usize,
     }
@@ -92,6 +100,12 @@ impl ProducerSettings {
             "compression.type" => {
                 self.compression = Codec::from_name(value).ok_or_else(|| {
                     SettingError::bad(name, value, "known are none, gzip, snappy, lz4 and zstd")
+                })?;
+            }
+            "partitioner" => {
+                self.partitioner = Partitioner::from_name(value).ok_or_else(|| {
+                    let known = Partitioner::ALL.map(Partitioner::name).join(", ");
+                    SettingError::bad(name, value, format!("known are {known}"))
                 })?;
             }
             _ if ClientSettings::knows(name) => return self.client.set(name, value),

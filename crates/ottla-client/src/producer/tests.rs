@@ -6,8 +6,11 @@ use ottla_env::rng::{Rng, SeededRng};
 use ottla_env::spawn;
 
 use super::*;
-use crate::scripted::{Fault, MiniBroker, PARTITIONS, TOPIC};
+use crate::partitioner::partition_for_key;
+use crate::record::{GroupMetadata, OffsetToCommit};
+use crate::scripted::{Fault, MiniBroker, PARTITIONS, Stored, TOPIC};
 use crate::settings::ClientSettings;
+use ottla_protocol::compression::Codec;
 
 fn run<F: Future>(test: F) -> F::Output {
     spawn::runtime(2).expect("a runtime").block_on(test)
@@ -30,7 +33,7 @@ fn settings(address: &str) -> ProducerSettings {
 /// Records per partition, and whether the sequences of each producer id are without a gap.
 fn lengths(broker: &MiniBroker) -> Vec<i64> {
     broker.with(|state| {
-        let length = |log: &Vec<(i64, i32, i32)>| log.iter().map(|(_, _, records)| i64::from(*records)).sum();
+        let length = |log: &Vec<Stored>| log.iter().map(|stored| i64::from(stored.records)).sum();
         (0..PARTITIONS).map(|partition| state.logs.get(&partition).map_or(0, length)).collect()
     })
 }
@@ -72,13 +75,13 @@ fn faults_do_not_matter() {
 }
 
 /// Proves that a batch which the broker will never take fails alone: those behind it, already in flight with higher
-/// sequences, are written once, in order, under a new producer id.
+/// sequences, are written once, in order, under the producer's next epoch.
 #[test]
 fn a_refused_batch_fails_alone() {
     run(async {
         let broker = MiniBroker::default();
         let server = broker.serve().await;
-        broker.with(|state| state.faults = [Fault::Code(ErrorCode::MessageTooLarge)].into());
+        broker.with(|state| state.faults = [Fault::Code(ErrorCode::InvalidRecord)].into());
         let producer = Producer::connect(settings(&server.address)).await.expect("connected");
         let mut deliveries = Vec::new();
         for number in 0..40 {
@@ -87,7 +90,7 @@ fn a_refused_batch_fails_alone() {
             deliveries.push(producer.send(record).await.expect("taken"));
         }
         let error = producer.flush().await.expect_err("one batch is refused");
-        assert!(matches!(error, DeliveryError::Refused { code: ErrorCode::MessageTooLarge, .. }), "{error}");
+        assert!(matches!(error, DeliveryError::Refused { code: ErrorCode::InvalidRecord, .. }), "{error}");
         let (mut refused, mut last) = (0, -1);
         for delivery in deliveries {
             match delivery.wait().await {
@@ -100,10 +103,54 @@ fn a_refused_batch_fails_alone() {
         }
         assert_eq!((refused, last), (1, 38));
         assert_eq!(lengths(&broker)[0], 39);
+        assert!(broker.with(|state| state.logs[&0].iter().all(|stored| stored.producer == (1, 1))));
     });
 }
 
-/// Proves that a broker that has forgotten the producer is answered with a new producer id, without a loss.
+/// Proves that a batch that is too large for its topic is parted until it fits, with those behind it in order, each
+/// record at the offset that its delivery names; and that a single record that is too large fails alone. All codecs.
+#[test]
+fn large_batches_are_parted() {
+    run(async {
+        for codec in [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+            let broker = MiniBroker::default();
+            let server = broker.serve().await;
+            broker.with(|state| state.batch_bytes_max = Some(400));
+            let mut settings = settings(&server.address).batch_bytes(4_000).compression(codec);
+            settings.linger = Duration::from_millis(20);
+            let producer = Producer::connect(settings).await.expect("connected");
+            let mut rng = SeededRng::new(3);
+            let mut deliveries = Vec::new();
+            for number in 0..100 {
+                // bytes that no codec makes smaller
+                let mut value = vec![0; if number == 50 { 500 } else { 60 }];
+                rng.fill(&mut value);
+                let record = Record::to(TOPIC).partition(0).value(value).header("n", number.to_string());
+                deliveries.push(producer.send(record).await.expect("taken"));
+            }
+            producer.flush().await.expect_err("one record is too large");
+            let mut next = 0;
+            for (number, delivery) in deliveries.into_iter().enumerate() {
+                match delivery.wait().await {
+                    Ok(written) => {
+                        assert_eq!(written.offset, next, "{codec:?}, record {number}");
+                        next += 1;
+                    }
+                    Err(error) => {
+                        assert!(matches!(
+                            error,
+                            DeliveryError::Refused { code: ErrorCode::MessageTooLarge, .. }
+                        ));
+                        assert_eq!(number, 50, "{codec:?}: {error}");
+                    }
+                }
+            }
+            assert_eq!((next, lengths(&broker)[0]), (99, 99), "{codec:?}");
+        }
+    });
+}
+
+/// Proves that a broker that has forgotten the producer is answered with the next epoch (KIP-360), without a loss.
 #[test]
 fn a_forgotten_producer_begins_anew() {
     run(async {
@@ -115,7 +162,8 @@ fn a_forgotten_producer_begins_anew() {
         broker.with(|state| state.logs.clear());
         producer.send(Record::to(TOPIC).partition(0).value("b")).await.expect("taken");
         producer.flush().await.expect("delivered");
-        assert_eq!((lengths(&broker)[0], producer.producer_id()), (1, 2));
+        let stored = Stored { producer: (1, 1), sequence: 0, records: 1 };
+        assert_eq!(broker.with(|state| state.logs[&0].clone()), [stored]);
     });
 }
 
@@ -193,6 +241,7 @@ fn failed_and_dropped_transactions_are_aborted() {
         );
         let dropped = producer.begin().await.expect("begun");
         dropped.send(Record::to(TOPIC).value("b")).await.expect("taken");
+        dropped.flush().await.expect("written");
         drop(dropped);
         let transaction = producer.begin().await.expect("begun");
         transaction.send(Record::to(TOPIC).value("c")).await.expect("taken");
@@ -228,6 +277,65 @@ fn fenced_and_unknown() {
         assert!(matches!(error, TransactionError::Fenced { .. }), "{error}");
         assert_eq!(error.class(), crate::ErrorClass::Fatal);
         assert!(matches!(producer.begin().await, Err(TransactionError::Fenced { .. })));
+    });
+}
+
+/// Proves protocol version 1: partitions and groups are added before they are written to, whatever is lost on the way;
+/// sequences go on over transactions under one epoch; and a transaction that failed moves the epoch on.
+#[test]
+fn version_1() {
+    run(async {
+        let broker = MiniBroker::default();
+        broker.with(|state| state.version_1 = true);
+        let server = broker.serve().await;
+        let mut producer = transactional(&server.address).await;
+        for _ in 0..2 {
+            broker.with(|state| state.faults = [Fault::CloseBefore, Fault::CloseAfter].into());
+            let transaction = producer.begin().await.expect("begun");
+            for partition in 0..PARTITIONS {
+                let record = Record::to(TOPIC).partition(partition).value("a");
+                transaction.send(record).await.expect("taken");
+            }
+            let offset = OffsetToCommit::new(TopicPartition::new(TOPIC, 0), 7);
+            let group = GroupMetadata::without_members("g");
+            transaction.send_offsets(&[offset], &group).await.expect("taken");
+            transaction.commit().await.expect("committed");
+        }
+        let sequences = broker.with(|state| state.logs[&1].clone());
+        assert_eq!(sequences.iter().map(|stored| stored.sequence).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(producer.producer_id_and_epoch(), (1, 0));
+
+        broker.with(|state| state.faults = [Fault::Fine, Fault::Code(ErrorCode::InvalidRecord)].into());
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).partition(0).value("b")).await.expect("taken");
+        assert!(matches!(transaction.commit().await, Err(TransactionError::Aborted { .. })));
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).partition(0).value("c")).await.expect("taken");
+        transaction.commit().await.expect("committed");
+        let last = broker.with(|state| *state.logs[&0].last().expect("written"));
+        assert_eq!(last, Stored { producer: (1, 1), sequence: 0, records: 1 });
+        assert_eq!(
+            broker.with(|state| std::mem::take(&mut state.ends)),
+            [(0, true), (0, true), (0, false), (1, true)]
+        );
+    });
+}
+
+/// Proves that a partition that the coordinator refuses fails the transaction, and that nothing is written to it.
+#[test]
+fn version_1_refused() {
+    run(async {
+        let broker = MiniBroker::default();
+        broker.with(|state| state.version_1 = true);
+        let server = broker.serve().await;
+        let mut producer = transactional(&server.address).await;
+        broker.with(|state| state.faults = [Fault::Code(ErrorCode::TopicAuthorizationFailed)].into());
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to(TOPIC).partition(0).value("a")).await.expect("taken");
+        let error = transaction.commit().await.expect_err("aborted");
+        assert!(error.to_string().contains("AddPartitionsToTxn"), "{error}");
+        assert_eq!(lengths(&broker), [0, 0]);
+        producer.close().await.expect("nothing is open");
     });
 }
 

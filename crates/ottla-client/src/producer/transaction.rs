@@ -1,8 +1,11 @@
 //! Transactions (KIP-98, KIP-890): records and offsets over many partitions that become visible together.
 //!
-//! This client speaks protocol version 2 only: the first record or offset of a partition adds it, every end of a
-//! transaction moves the producer epoch on, and each epoch's sequences begin at 0. So a late request of an earlier
-//! transaction can never reach a later one.
+//! Which protocol is spoken follows the cluster's finalized `transaction.version`, and changes between
+//! transactions only. With version 2 the first record or offset of a partition adds it, every end moves the
+//! producer epoch on, and each epoch's sequences begin at 0, so that a late request of an earlier transaction can
+//! never reach a later one. With version 1 (Kafka before 4.0) partitions and groups are added first, and the epoch
+//! stays; it is moved on (KIP-360) after a transaction that failed, because its sequences may have a hole and its
+//! requests may still be on their way.
 //!
 //! Invariants: at most one transaction is open (the borrow checker sees to that); a decision is sent only when
 //! everything handed in has its outcome; a decision that was sent once is repeated, with the same epoch, until the
@@ -13,11 +16,12 @@ use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::InitProducerIdRequest;
 use ottla_protocol::types::Text;
 
-use super::accumulator::Identity;
+use super::accumulator::{Identity, Protocol};
 use super::delivery::{Delivery, DeliveryError};
 use super::settings::TransactionalSettings;
 use super::{Core, INIT_PRODUCER_ID, SendError};
 use crate::cluster::{Cluster, ClusterError, CoordinatorKind};
+use crate::connection::Finalized;
 use crate::error::ErrorClass;
 use crate::record::{GroupMetadata, OffsetToCommit, Record};
 
@@ -76,15 +80,6 @@ pub enum TransactionError {
         /// To which request.
         during: &'static str,
     },
-    /// The cluster has no transactions of protocol version 2.
-    #[error(
-        "the cluster's transaction.version is {level}; this client needs 2: upgrade the brokers and finalize the \
-         feature, or write without transactions"
-    )]
-    NotSupported {
-        /// The finalized level.
-        level: i16,
-    },
     /// The cluster cannot be asked.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -97,9 +92,7 @@ impl TransactionError {
             Self::Aborted { .. } | Self::MustAbort { .. } => ErrorClass::Abortable,
             Self::Unknown { .. } => ErrorClass::Retriable,
             Self::Cluster(error) if error.is_retriable() => ErrorClass::Retriable,
-            Self::Fenced { .. } | Self::Refused { .. } | Self::NotSupported { .. } | Self::Cluster(_) => {
-                ErrorClass::Fatal
-            }
+            Self::Fenced { .. } | Self::Refused { .. } | Self::Cluster(_) => ErrorClass::Fatal,
         }
     }
 }
@@ -139,6 +132,10 @@ pub struct TransactionalProducer {
     open: bool,
     /// A decision that was asked for and not answered yet.
     pub(super) undecided: Option<bool>,
+    /// The epoch must move on before the next transaction.
+    stale: bool,
+    /// Epoch of the features that the protocol was last chosen by.
+    features_epoch: i64,
     /// Nothing works any more.
     pub(super) fatal: Option<TransactionError>,
 }
@@ -149,13 +146,13 @@ impl TransactionalProducer {
     pub async fn init(settings: TransactionalSettings) -> Result<Self, TransactionError> {
         settings.check().map_err(ClusterError::from)?;
         let cluster = Cluster::connect(settings.producer.client.clone()).await?;
-        let level = cluster.finalized("transaction.version").await?.map_or(0, |finalized| finalized.level);
-        if level < 2 {
-            return Err(TransactionError::NotSupported { level });
-        }
-        let identity = init_transactional(&cluster, &settings).await?;
-        let core = Core::start(cluster, settings.producer.clone(), identity);
-        Ok(Self { core, settings, open: false, undecided: None, fatal: None })
+        let found = cluster.finalized(TRANSACTION_VERSION).await?;
+        let identity = init_transactional(&cluster, &settings, None).await?;
+        let core = Core::start(cluster, settings.producer.clone(), identity.clone());
+        core.accumulator.begin(identity, protocol_of(found));
+        let features_epoch = found.map_or(-1, |found| found.epoch);
+        let (open, stale) = (false, false);
+        Ok(Self { core, settings, open, undecided: None, stale, features_epoch, fatal: None })
     }
 
     /// The producer id and epoch in use; both may change with each transaction.
@@ -170,7 +167,8 @@ impl TransactionalProducer {
     }
 
     /// Begins a transaction. One that was dropped without an end is aborted first; one whose end is not known is
-    /// an error until `resolve` has been called. Cancel-safe.
+    /// an error until `resolve` has been called. Asks the coordinator for a new epoch when the last transaction
+    /// of protocol version 1 failed. Cancel-safe.
     pub async fn begin(&mut self) -> Result<Transaction<'_>, TransactionError> {
         self.check()?;
         if let Some(commit) = self.undecided {
@@ -179,10 +177,49 @@ impl TransactionalProducer {
         if self.open {
             self.end(false).await?;
         }
-        let identity = self.core.accumulator.identity();
-        self.core.accumulator.begin(identity);
+        let mut identity = self.core.accumulator.identity();
+        if self.stale {
+            identity = self.next_epoch(&identity).await?;
+        }
+        let protocol = self.choose_protocol();
+        self.core.accumulator.begin(identity, protocol);
         self.open = true;
         Ok(Transaction { producer: self })
+    }
+
+    /// Moves the epoch on at the coordinator.
+    async fn next_epoch(&mut self, current: &Identity) -> Result<Identity, TransactionError> {
+        match init_transactional(&self.core.cluster, &self.settings, Some(current)).await {
+            Ok(identity) => {
+                self.stale = false;
+                // at once, so that a call that is given up behind this one does not lose it
+                self.core.accumulator.begin(identity.clone(), self.core.accumulator.protocol());
+                Ok(identity)
+            }
+            Err(error) if error.class() == ErrorClass::Retriable => Err(error),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// By what the cluster has finalized; the newest that any open connection has told counts.
+    fn choose_protocol(&mut self) -> Protocol {
+        match self.core.cluster.finalized_now(TRANSACTION_VERSION) {
+            Some(found) if found.epoch >= self.features_epoch => {
+                self.features_epoch = found.epoch;
+                protocol_of(Some(found))
+            }
+            _ => self.core.accumulator.protocol(),
+        }
+    }
+
+    /// Closes the producer: aborts what is open, then ends its connections. What is dropped without this is
+    /// aborted by the coordinator after `transaction.timeout.ms`, or when the transactional id is taken again.
+    pub async fn close(mut self) -> Result<(), TransactionError> {
+        self.check()?;
+        if self.open && self.undecided.is_none() {
+            self.end(false).await?;
+        }
+        Ok(())
     }
 
     /// Repeats a decision whose outcome is not known, until the coordinator answers or `delivery.timeout.ms` has
@@ -207,7 +244,10 @@ impl TransactionalProducer {
     pub(super) fn ended(&mut self, identity: Identity) {
         self.undecided = None;
         self.open = false;
-        self.core.accumulator.begin(identity);
+        let accumulator = &self.core.accumulator;
+        let same = identity == accumulator.identity();
+        self.stale |= same && accumulator.has_hole();
+        accumulator.begin(identity, accumulator.protocol());
     }
 
     pub(super) fn unknown(&self, commit: bool, waited_ms: u128, last: String) -> TransactionError {
@@ -272,16 +312,29 @@ impl Transaction<'_> {
     }
 }
 
-/// Takes over the transactional id.
+/// The feature that says which protocol is spoken (KIP-890).
+const TRANSACTION_VERSION: &str = "transaction.version";
+
+fn protocol_of(finalized: Option<Finalized>) -> Protocol {
+    match finalized {
+        Some(Finalized { level: 2.., .. }) => Protocol::V2,
+        _ => Protocol::V1,
+    }
+}
+
+/// Takes over the transactional id, or moves the epoch of its `current` holder on.
 async fn init_transactional(
     cluster: &Cluster,
     settings: &TransactionalSettings,
+    current: Option<&Identity>,
 ) -> Result<Identity, TransactionError> {
+    const DURING: &str = "InitProducerId";
     let transactional_id = settings.transactional_id.clone();
     let request = InitProducerIdRequest {
         transactional_id: Some(transactional_id.clone()),
         transaction_timeout_ms: i32::try_from(settings.transaction_timeout.as_millis()).unwrap_or(i32::MAX),
-        producer_epoch: -1,
+        producer_id: current.map_or(-1, |identity| identity.producer_id),
+        producer_epoch: current.map_or(-1, |identity| identity.producer_epoch),
         ..InitProducerIdRequest::default()
     };
     let started = time::now();
@@ -301,6 +354,13 @@ async fn init_transactional(
             let (producer_id, producer_epoch) = (answer.producer_id, answer.producer_epoch);
             Ok(Identity { producer_id, producer_epoch, transactional_id: Some(transactional_id) })
         }
-        code => Err(TransactionError::Refused { transactional_id, code, during: "InitProducerId" }),
+        code @ (ErrorCode::ProducerFenced
+        | ErrorCode::InvalidProducerEpoch
+        | ErrorCode::InvalidProducerIdMapping)
+            if current.is_some() =>
+        {
+            Err(TransactionError::Fenced { transactional_id, code, during: DURING })
+        }
+        code => Err(TransactionError::Refused { transactional_id, code, during: DURING }),
     }
 }

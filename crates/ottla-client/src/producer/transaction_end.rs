@@ -1,4 +1,4 @@
-//! The two requests of a transaction beside Produce: its offsets, and its end.
+//! What a transaction asks its coordinators beside Produce: to take offsets, and to end.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,12 @@ use ottla_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
 use ottla_protocol::messages::{
-    EndTxnRequest, EndTxnResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+    AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, EndTxnRequest, EndTxnResponse, TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 };
 use ottla_protocol::types::Text;
 
-use super::accumulator::Identity;
+use super::accumulator::{Identity, Protocol};
 use super::transaction::{TransactionError, TransactionalProducer};
 use crate::cluster::{ClusterError, CoordinatorKind};
 use crate::connection::Versions;
@@ -20,10 +21,16 @@ use crate::record::{GroupMetadata, OffsetToCommit, TopicPartition};
 
 /// From 5 on the epoch moves with each end.
 const END_TXN: Versions = Versions::new(5, 5);
+/// Protocol version 1.
+const END_TXN_V1: Versions = Versions::new(1, 4);
 /// From 5 on the group is added to the transaction by this request itself; 6 names topics by id.
 const TXN_OFFSET_COMMIT: Versions = Versions::new(5, 6);
 /// Last version that names topics.
 const TXN_OFFSET_COMMIT_BY_NAME: Versions = Versions::new(5, 5);
+/// Protocol version 1: from members of groups (KIP-447) to before the group is added by itself.
+const TXN_OFFSET_COMMIT_V1: Versions = Versions::new(3, 4);
+/// Protocol version 1.
+const ADD_OFFSETS_TO_TXN: Versions = Versions::new(0, 4);
 
 impl TransactionalProducer {
     /// Ends the transaction: gives up what is not sent (it is all sent when this is a commit), waits for what is
@@ -33,7 +40,8 @@ impl TransactionalProducer {
             if !commit {
                 self.core.accumulator.discard().await;
             }
-            if !self.core.accumulator.touched() {
+            if !self.core.accumulator.asked() {
+                // the coordinator knows of nothing that could be ended
                 let identity = self.core.accumulator.identity();
                 self.ended(identity);
                 return Ok(());
@@ -51,15 +59,26 @@ impl TransactionalProducer {
             Err(error) => return Err(self.fail(error.into())),
         };
         let code = ErrorCode::from_code(answer.error_code);
-        match code {
-            ErrorCode::None => {
-                self.ended(Identity {
-                    producer_id: answer.producer_id,
-                    producer_epoch: answer.producer_epoch,
-                    transactional_id: Some(self.settings.transactional_id.clone()),
-                });
-                Ok(())
+        let current = self.core.accumulator.identity();
+        let protocol = self.core.accumulator.protocol();
+        match (code, protocol) {
+            (ErrorCode::None, Protocol::V2) => {
+                let (producer_id, producer_epoch) = (answer.producer_id, answer.producer_epoch);
+                self.ended(Identity { producer_id, producer_epoch, ..current });
+                return Ok(());
             }
+            (ErrorCode::None, Protocol::V1) => {
+                self.ended(current);
+                return Ok(());
+            }
+            // whatever was asked for had been refused, nothing is open; the next epoch makes sure of it
+            (ErrorCode::InvalidTxnState, Protocol::V1) if !commit && self.core.accumulator.has_hole() => {
+                self.ended(current);
+                return Ok(());
+            }
+            _ => {}
+        }
+        match code {
             code if code.is_retriable() || code == ErrorCode::ConcurrentTransactions => {
                 Err(self.unknown(commit, waited_ms, format!("the coordinator answered {code}")))
             }
@@ -83,15 +102,19 @@ impl TransactionalProducer {
         };
         let deadline = time::now() + self.settings.producer.delivery_timeout;
         let key = &self.settings.transactional_id;
+        let usable = match self.core.accumulator.protocol() {
+            Protocol::V1 => END_TXN_V1,
+            Protocol::V2 => END_TXN,
+        };
         self.core
             .cluster
-            .call_coordinator(CoordinatorKind::Transaction, key, &request, END_TXN, deadline, |answer| {
+            .call_coordinator(CoordinatorKind::Transaction, key, &request, usable, deadline, |answer| {
                 ErrorCode::from_code(answer.error_code)
             })
             .await
     }
 
-    fn fail(&mut self, error: TransactionError) -> TransactionError {
+    pub(super) fn fail(&mut self, error: TransactionError) -> TransactionError {
         self.fatal = Some(error.clone());
         error
     }
@@ -109,41 +132,82 @@ impl TransactionalProducer {
         }
     }
 
+    /// Makes offsets part of the transaction. A failure is kept: the transaction must be aborted.
     pub(super) async fn send_offsets(
         &self,
         offsets: &[OffsetToCommit],
         group: &GroupMetadata,
     ) -> Result<(), TransactionError> {
-        self.core.accumulator.touch();
-        let request = self.offsets_request(offsets, group).await?;
-        let by_name = request.topics.iter().any(|topic| topic.topic_id.is_zero());
-        let usable = if by_name { TXN_OFFSET_COMMIT_BY_NAME } else { TXN_OFFSET_COMMIT };
-        let cluster = &self.core.cluster;
-        let answer = cluster
-            .call_coordinator(
-                CoordinatorKind::Group,
-                &group.group_id,
-                &request,
-                usable,
-                cluster.deadline(),
-                first_code,
-            )
-            .await;
-        let (code, cause) = match answer {
-            Ok(answer) => (first_code(&answer), None),
-            Err(error) => (ErrorCode::UnknownServerError, Some(error.to_string())),
+        let accumulator = &self.core.accumulator;
+        let had_hole = accumulator.has_hole();
+        accumulator.ask();
+        accumulator.mark_hole(); // a call that is given up may still be on its way
+        let (code, cause) = match self.try_send_offsets(offsets, group).await {
+            Ok(ErrorCode::None) => {
+                if !had_hole {
+                    accumulator.clear_hole();
+                }
+                return Ok(());
+            }
+            Ok(code) => (code, format!("offsets of group `{}` were refused with {code}", group.group_id)),
+            Err(error) => (ErrorCode::None, error.to_string()),
         };
-        let cause = match (code, cause) {
-            (ErrorCode::None, _) => return Ok(()),
-            (_, Some(cause)) => cause,
-            (code, None) if is_fatal(code) => return Err(self.refusal(code, "TxnOffsetCommit")),
-            (code, None) => format!("offsets of group `{}` were refused with {code}", group.group_id),
-        };
+        if is_fatal(code) {
+            return Err(self.refusal(code, "TxnOffsetCommit"));
+        }
         let first = offsets.first().map(|offset| offset.topic_partition.clone());
         let topic_partition = first.unwrap_or_else(|| TopicPartition::new(Text::EMPTY, -1));
         let reason = cause.clone();
-        self.core.accumulator.fail(super::DeliveryError::Unsendable { topic_partition, reason });
+        accumulator.fail(super::DeliveryError::Unsendable { topic_partition, reason });
         Err(TransactionError::MustAbort { cause })
+    }
+
+    /// The first code that is not "none", of either coordinator.
+    async fn try_send_offsets(
+        &self,
+        offsets: &[OffsetToCommit],
+        group: &GroupMetadata,
+    ) -> Result<ErrorCode, TransactionError> {
+        let request = self.offsets_request(offsets, group).await?;
+        let by_name = request.topics.iter().any(|topic| topic.topic_id.is_zero());
+        let usable = match self.core.accumulator.protocol() {
+            Protocol::V1 => TXN_OFFSET_COMMIT_V1,
+            Protocol::V2 if by_name => TXN_OFFSET_COMMIT_BY_NAME,
+            Protocol::V2 => TXN_OFFSET_COMMIT,
+        };
+        let cluster = &self.core.cluster;
+        let deadline = cluster.deadline();
+        if self.core.accumulator.protocol() == Protocol::V1 {
+            let code = self.add_group(group, deadline).await?;
+            if !code.is_none() {
+                return Ok(code);
+            }
+        }
+        let (kind, key) = (CoordinatorKind::Group, &group.group_id);
+        let answer = cluster.call_coordinator(kind, key, &request, usable, deadline, first_code).await?;
+        Ok(first_code(&answer))
+    }
+
+    /// Protocol version 1: the group is made known to the transaction's coordinator first.
+    async fn add_group(
+        &self,
+        group: &GroupMetadata,
+        deadline: time::Instant,
+    ) -> Result<ErrorCode, TransactionError> {
+        let identity = self.core.accumulator.identity();
+        let request = AddOffsetsToTxnRequest {
+            transactional_id: self.settings.transactional_id.clone(),
+            producer_id: identity.producer_id,
+            producer_epoch: identity.producer_epoch,
+            group_id: group.group_id.clone(),
+            ..AddOffsetsToTxnRequest::default()
+        };
+        let (kind, key) = (CoordinatorKind::Transaction, &self.settings.transactional_id);
+        let code = |answer: &AddOffsetsToTxnResponse| ErrorCode::from_code(answer.error_code);
+        let cluster = &self.core.cluster;
+        let answer =
+            cluster.call_coordinator(kind, key, &request, ADD_OFFSETS_TO_TXN, deadline, code).await?;
+        Ok(code(&answer))
     }
 
     async fn offsets_request(

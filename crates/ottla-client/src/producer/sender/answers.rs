@@ -63,6 +63,7 @@ impl Sender {
             ErrorCode::UnknownProducerId | ErrorCode::InvalidProducerEpoch if !self.is_transactional() => {
                 self.handle_out_of_order(place, code, answer.error_message.as_ref());
             }
+            ErrorCode::MessageTooLarge if self.part(place) => {}
             code if code.is_retriable() || code == ErrorCode::ConcurrentTransactions => {
                 if wants_metadata(code) {
                     self.cluster.forget_topic(&place.topic_partition.topic);
@@ -95,6 +96,16 @@ impl Sender {
         } else {
             self.drain();
         }
+    }
+
+    /// Parts a batch that is too large for its topic; false for a single record.
+    fn part(&mut self, place: &Sent) -> bool {
+        let Some(queue) = self.queues.get_mut(&place.topic_partition) else { return false };
+        let parted = queue.part(place.batch_id, |receipt, records| self.accumulator.part(receipt, records));
+        if parted {
+            tracing::debug!(partition = %place.topic_partition, "batch is too large for its topic, sent in two");
+        }
+        parted
     }
 
     fn retry(&mut self, place: &Sent, may_exist: bool, error: String) {

@@ -6,7 +6,7 @@ use ottla_env::time::Instant;
 use ottla_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use ottla_protocol::messages::{ProduceRequest, Records};
 
-use super::{Outgoing, Report, Sender, Sent};
+use super::{Outgoing, Protocol, Report, Sender, Sent};
 use crate::cluster::Lane;
 use crate::connection::{Connection, Versions};
 use crate::error::CallError;
@@ -16,6 +16,8 @@ use crate::record::TopicPartition;
 const PRODUCE: Versions = Versions::new(9, 13);
 /// A transaction adds its partitions by Produce itself from 12 on (KIP-890).
 const PRODUCE_TRANSACTIONAL: Versions = Versions::new(12, 13);
+/// Last version that does not.
+const PRODUCE_TRANSACTIONAL_V1: Versions = Versions::new(9, 11);
 /// Last version that names topics.
 const PRODUCE_BY_NAME_MAX: i16 = 12;
 
@@ -107,9 +109,13 @@ impl Sender {
     }
 
     async fn send_request(&mut self, node_id: i32, connection: &Connection, outgoing: Vec<Outgoing>) {
-        let mut usable = if self.is_transactional() { PRODUCE_TRANSACTIONAL } else { PRODUCE };
+        let mut usable = match (self.is_transactional(), self.orders.protocol) {
+            (false, _) => PRODUCE,
+            (true, Protocol::V1) => PRODUCE_TRANSACTIONAL_V1,
+            (true, Protocol::V2) => PRODUCE_TRANSACTIONAL,
+        };
         if outgoing.iter().any(|outgoing| outgoing.sent.topic_id.is_zero()) {
-            usable.max = PRODUCE_BY_NAME_MAX;
+            usable.max = usable.max.min(PRODUCE_BY_NAME_MAX);
         }
         let (request, sent) = self.produce_request(outgoing);
         let started = match connection.version::<ProduceRequest>(usable) {
@@ -147,7 +153,7 @@ impl Sender {
         }
         let timeout_ms = i32::try_from(self.settings.client.request_timeout.as_millis()).unwrap_or(i32::MAX);
         let request = ProduceRequest {
-            transactional_id: self.identity.transactional_id.clone(),
+            transactional_id: self.orders.identity.transactional_id.clone(),
             acks: -1,
             timeout_ms,
             topic_data: topics.into_values().collect(),
