@@ -1,19 +1,25 @@
-//! Topics: create, delete, describe, and deleting records from a partition's start.
+//! Topics: create, delete, describe, more partitions, and deleting records from a partition's start.
+
+use std::collections::BTreeMap;
 
 use ottla_protocol::error::ErrorCode;
+use ottla_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use ottla_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use ottla_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use ottla_protocol::messages::delete_topics_request::DeleteTopicState;
-use ottla_protocol::messages::{CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest};
+use ottla_protocol::messages::metadata_request::MetadataRequestTopic;
+use ottla_protocol::messages::metadata_response::MetadataResponseTopic;
+use ottla_protocol::messages::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteRecordsRequest, DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse, MetadataRequest,
+    MetadataResponse,
+};
 use ottla_protocol::types::{Text, Uuid};
 
+use super::items::{Call, Item, Place, Results, again_at_controller, item};
 use super::{Admin, AdminError};
 use crate::connection::Versions;
 use crate::record::TopicPartition;
-
-const CREATE_TOPICS: Versions = Versions::new(5, 7);
-const DELETE_TOPICS: Versions = Versions::new(6, 6);
-const DELETE_RECORDS: Versions = Versions::new(2, 2);
 
 /// A topic to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +48,39 @@ impl NewTopic {
     }
 }
 
+/// What a creation came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedTopic {
+    /// The topic's id; zero when the broker is too old to have ids, or when only a repetition of a lost request was
+    /// answered.
+    pub topic_id: Uuid,
+    /// How many partitions it has; -1 when the broker did not say.
+    pub partition_count: i32,
+}
+
+/// A topic by its name or its id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TopicRef {
+    /// By name.
+    Name(Text),
+    /// By id: never another topic that took the name later.
+    Id(Uuid),
+}
+
+impl TopicRef {
+    /// The topic of that name.
+    pub fn name(name: impl Into<Text>) -> Self {
+        Self::Name(name.into())
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Name(name) => format!("topic `{name}`"),
+            Self::Id(id) => format!("the topic with id {id}"),
+        }
+    }
+}
+
 /// A topic as the cluster has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
@@ -55,73 +94,367 @@ pub struct TopicDescription {
     pub is_internal: bool,
 }
 
-impl Admin {
-    /// Creates a topic. One that exists is an error, unless an attempt of this very call may have made it.
-    /// If the future is dropped, it may be created.
-    pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
-        let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
-            name: name.clone(),
-            value: Some(value.clone()),
-            ..CreatableTopicConfig::default()
+/// A topic with what the cluster says of each partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDetails {
+    /// Its name.
+    pub name: Text,
+    /// Its id.
+    pub topic_id: Uuid,
+    /// Whether it is one of Kafka's own.
+    pub is_internal: bool,
+    /// Its partitions by index.
+    pub partitions: Vec<PartitionDetails>,
+}
+
+/// A partition as the cluster has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionDetails {
+    /// Its index.
+    pub partition: i32,
+    /// Its leader; -1 when it has none at present.
+    pub leader: i32,
+    /// The leader's epoch; -1 when the broker did not say.
+    pub leader_epoch: i32,
+    /// Brokers with a copy.
+    pub replicas: Vec<i32>,
+    /// Those of them that are in sync.
+    pub in_sync: Vec<i32>,
+    /// Those of them that are away.
+    pub offline: Vec<i32>,
+}
+
+struct CreateTopics {
+    topics: BTreeMap<Text, NewTopic>,
+    timeout_ms: i32,
+    validate_only: bool,
+}
+
+impl Call for CreateTopics {
+    type Key = Text;
+    type Request = CreateTopicsRequest;
+    type Value = CreatedTopic;
+    const USABLE: Versions = Versions::new(5, 7);
+
+    fn place(&self, _: &Text) -> Place {
+        Place::Controller
+    }
+
+    fn request(&self, keys: &[Text]) -> CreateTopicsRequest {
+        let topics = keys.iter().filter_map(|name| self.topics.get(name)).map(|topic| CreatableTopic {
+            name: topic.name.clone(),
+            num_partitions: topic.partition_count,
+            replication_factor: topic.replication_factor,
+            configs: topic
+                .configs
+                .iter()
+                .map(|(name, value)| CreatableTopicConfig {
+                    name: name.clone(),
+                    value: Some(value.clone()),
+                    ..CreatableTopicConfig::default()
+                })
+                .collect(),
+            ..CreatableTopic::default()
         });
-        let request = CreateTopicsRequest {
-            topics: vec![CreatableTopic {
-                name: topic.name.clone(),
-                num_partitions: topic.partition_count,
-                replication_factor: topic.replication_factor,
-                configs: configs.collect(),
-                ..CreatableTopic::default()
-            }],
-            timeout_ms: self.timeout_ms(),
+        CreateTopicsRequest {
+            topics: topics.collect(),
+            timeout_ms: self.timeout_ms,
+            validate_only: self.validate_only,
             ..CreateTopicsRequest::default()
-        };
-        let (answer, may_have_happened) = self
-            .call_controller(&request, CREATE_TOPICS, |answer| {
-                answer
-                    .topics
-                    .first()
-                    .map_or(ErrorCode::UnknownServerError, |t| ErrorCode::from_code(t.error_code))
-            })
-            .await?;
-        self.cluster.forget_topic(&topic.name);
-        let what = || format!("creating topic `{}`", topic.name);
-        match answer.topics.first() {
-            Some(created)
-                if may_have_happened && created.error_code == ErrorCode::TopicAlreadyExists.code() =>
-            {
-                Ok(())
-            }
-            Some(created) => AdminError::check(created.error_code, created.error_message.as_ref(), what),
-            None => AdminError::check(ErrorCode::UnknownServerError.code(), None, what),
         }
     }
 
-    /// Deletes a topic with all its records. One that does not exist is an error, unless an attempt of this very
-    /// call may have deleted it. If the future is dropped, it may be deleted.
-    pub async fn delete_topic(&self, name: &Text) -> Result<(), AdminError> {
-        let topic = DeleteTopicState { name: Some(name.clone()), ..DeleteTopicState::default() };
-        let timeout_ms = self.timeout_ms();
-        let request =
-            DeleteTopicsRequest { topics: vec![topic], timeout_ms, ..DeleteTopicsRequest::default() };
-        let (answer, may_have_happened) = self
-            .call_controller(&request, DELETE_TOPICS, |answer| {
-                answer
-                    .responses
-                    .first()
-                    .map_or(ErrorCode::UnknownServerError, |t| ErrorCode::from_code(t.error_code))
-            })
-            .await?;
-        self.cluster.forget_topic(name);
-        let what = || format!("deleting topic `{name}`");
-        match answer.responses.first() {
-            Some(deleted)
-                if may_have_happened && deleted.error_code == ErrorCode::UnknownTopicOrPartition.code() =>
-            {
-                Ok(())
-            }
-            Some(deleted) => AdminError::check(deleted.error_code, deleted.error_message.as_ref(), what),
-            None => AdminError::check(ErrorCode::UnknownServerError.code(), None, what),
+    fn read(&self, _: &[Text], answer: CreateTopicsResponse) -> Vec<(Text, Item<CreatedTopic>)> {
+        let results = answer.topics.into_iter().map(|topic| {
+            let created = || CreatedTopic { topic_id: topic.topic_id, partition_count: topic.num_partitions };
+            (topic.name.detached(), item(topic.error_code, topic.error_message.as_ref(), created))
+        });
+        results.collect()
+    }
+
+    fn what(&self, name: &Text) -> String {
+        format!("creating topic `{name}`")
+    }
+
+    fn again(&self, code: ErrorCode) -> bool {
+        again_at_controller(code)
+    }
+
+    fn after_lost(&self, code: ErrorCode) -> Option<CreatedTopic> {
+        let created = CreatedTopic { topic_id: Uuid::ZERO, partition_count: -1 };
+        (code == ErrorCode::TopicAlreadyExists && !self.validate_only).then_some(created)
+    }
+}
+
+struct DeleteTopics {
+    timeout_ms: i32,
+}
+
+impl Call for DeleteTopics {
+    type Key = TopicRef;
+    type Request = DeleteTopicsRequest;
+    type Value = ();
+    const USABLE: Versions = Versions::new(6, 6);
+
+    fn place(&self, _: &TopicRef) -> Place {
+        Place::Controller
+    }
+
+    fn request(&self, keys: &[TopicRef]) -> DeleteTopicsRequest {
+        let topics = keys.iter().map(|key| match key {
+            TopicRef::Name(name) => DeleteTopicState { name: Some(name.clone()), ..Default::default() },
+            TopicRef::Id(topic_id) => DeleteTopicState { topic_id: *topic_id, ..Default::default() },
+        });
+        let timeout_ms = self.timeout_ms;
+        DeleteTopicsRequest { topics: topics.collect(), timeout_ms, ..DeleteTopicsRequest::default() }
+    }
+
+    fn read(&self, keys: &[TopicRef], answer: DeleteTopicsResponse) -> Vec<(TopicRef, Item<()>)> {
+        // an answer names a topic by name and id: which of them was asked for, we know
+        let results = answer.responses.into_iter().flat_map(|topic| {
+            let name = topic.name.as_ref().map(|name| TopicRef::Name(name.detached()));
+            let refs = [name, Some(TopicRef::Id(topic.topic_id))];
+            let asked = refs.into_iter().flatten().filter(|key| keys.contains(key)).collect::<Vec<_>>();
+            let result = item(topic.error_code, topic.error_message.as_ref(), || ());
+            asked.into_iter().map(move |key| (key, result.clone()))
+        });
+        results.collect()
+    }
+
+    fn what(&self, key: &TopicRef) -> String {
+        format!("deleting {}", key.describe())
+    }
+
+    fn again(&self, code: ErrorCode) -> bool {
+        again_at_controller(code)
+    }
+
+    fn after_lost(&self, code: ErrorCode) -> Option<()> {
+        matches!(code, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId).then_some(())
+    }
+}
+
+struct CreatePartitions {
+    counts: BTreeMap<Text, i32>,
+    timeout_ms: i32,
+    validate_only: bool,
+}
+
+impl Call for CreatePartitions {
+    type Key = Text;
+    type Request = CreatePartitionsRequest;
+    type Value = ();
+    const USABLE: Versions = Versions::new(0, 3);
+
+    fn place(&self, _: &Text) -> Place {
+        Place::Controller
+    }
+
+    fn request(&self, keys: &[Text]) -> CreatePartitionsRequest {
+        let topics = keys.iter().filter_map(|name| {
+            let count = *self.counts.get(name)?;
+            let name = name.clone();
+            Some(CreatePartitionsTopic { name, count, assignments: None, ..Default::default() })
+        });
+        CreatePartitionsRequest {
+            topics: topics.collect(),
+            timeout_ms: self.timeout_ms,
+            validate_only: self.validate_only,
+            ..CreatePartitionsRequest::default()
         }
+    }
+
+    fn read(&self, _: &[Text], answer: CreatePartitionsResponse) -> Vec<(Text, Item<()>)> {
+        let results = answer.results.into_iter().map(|topic| {
+            (topic.name.detached(), item(topic.error_code, topic.error_message.as_ref(), || ()))
+        });
+        results.collect()
+    }
+
+    fn what(&self, name: &Text) -> String {
+        let count = self.counts.get(name).copied().unwrap_or(-1);
+        format!("giving topic `{name}` {count} partitions")
+    }
+
+    fn again(&self, code: ErrorCode) -> bool {
+        again_at_controller(code)
+    }
+}
+
+struct DescribeTopics;
+
+impl Call for DescribeTopics {
+    type Key = TopicRef;
+    type Request = MetadataRequest;
+    type Value = TopicDetails;
+    /// The first version with ids that may be asked for.
+    const USABLE: Versions = Versions::new(12, 13);
+
+    fn place(&self, _: &TopicRef) -> Place {
+        Place::Controller
+    }
+
+    fn request(&self, keys: &[TopicRef]) -> MetadataRequest {
+        let topics = keys.iter().map(|key| match key {
+            TopicRef::Name(name) => MetadataRequestTopic { name: Some(name.clone()), ..Default::default() },
+            TopicRef::Id(topic_id) => {
+                MetadataRequestTopic { name: None, topic_id: *topic_id, ..Default::default() }
+            }
+        });
+        MetadataRequest {
+            topics: Some(topics.collect()),
+            allow_auto_topic_creation: false,
+            ..MetadataRequest::default()
+        }
+    }
+
+    fn read(&self, keys: &[TopicRef], answer: MetadataResponse) -> Vec<(TopicRef, Item<TopicDetails>)> {
+        let results = answer.topics.iter().flat_map(|topic| {
+            let name = topic.name.as_ref().map(|name| TopicRef::Name(name.detached()));
+            let refs = [name, Some(TopicRef::Id(topic.topic_id))];
+            let asked: Vec<_> = refs.into_iter().flatten().filter(|key| keys.contains(key)).collect();
+            asked.into_iter().map(|key| (key, item(topic.error_code, None, || details(topic))))
+        });
+        results.collect()
+    }
+
+    fn what(&self, key: &TopicRef) -> String {
+        format!("describing {}", key.describe())
+    }
+
+    fn again(&self, code: ErrorCode) -> bool {
+        again_at_controller(code)
+    }
+}
+
+fn details(topic: &MetadataResponseTopic) -> TopicDetails {
+    let mut partitions: Vec<_> = topic
+        .partitions
+        .iter()
+        .map(|partition| PartitionDetails {
+            partition: partition.partition_index,
+            leader: partition.leader_id,
+            leader_epoch: partition.leader_epoch,
+            replicas: partition.replica_nodes.clone(),
+            in_sync: partition.isr_nodes.clone(),
+            offline: partition.offline_replicas.clone(),
+        })
+        .collect();
+    partitions.sort_by_key(|partition| partition.partition);
+    TopicDetails {
+        name: topic.name.as_ref().map_or(Text::EMPTY, Text::detached),
+        topic_id: topic.topic_id,
+        is_internal: topic.is_internal,
+        partitions,
+    }
+}
+
+struct DeleteRecords {
+    before: BTreeMap<TopicPartition, i64>,
+    timeout_ms: i32,
+}
+
+impl Call for DeleteRecords {
+    type Key = TopicPartition;
+    type Request = DeleteRecordsRequest;
+    type Value = i64;
+    const USABLE: Versions = Versions::new(2, 2);
+
+    fn place(&self, at: &TopicPartition) -> Place {
+        Place::Leader(at.clone())
+    }
+
+    fn request(&self, keys: &[TopicPartition]) -> DeleteRecordsRequest {
+        let mut topics: BTreeMap<Text, DeleteRecordsTopic> = BTreeMap::new();
+        for at in keys {
+            let topic = topics.entry(at.topic.clone()).or_default();
+            topic.name = at.topic.clone();
+            topic.partitions.push(DeleteRecordsPartition {
+                partition_index: at.partition,
+                offset: self.before.get(at).copied().unwrap_or(0),
+                ..DeleteRecordsPartition::default()
+            });
+        }
+        DeleteRecordsRequest {
+            topics: topics.into_values().collect(),
+            timeout_ms: self.timeout_ms,
+            ..DeleteRecordsRequest::default()
+        }
+    }
+
+    fn read(&self, _: &[TopicPartition], answer: DeleteRecordsResponse) -> Vec<(TopicPartition, Item<i64>)> {
+        let results = answer.topics.iter().flat_map(|topic| {
+            topic.partitions.iter().map(|partition| {
+                let at = TopicPartition::new(topic.name.detached(), partition.partition_index);
+                (at, item(partition.error_code, None, || partition.low_watermark))
+            })
+        });
+        results.collect()
+    }
+
+    fn what(&self, at: &TopicPartition) -> String {
+        format!("deleting records of {at} below {}", self.before.get(at).copied().unwrap_or(0))
+    }
+}
+
+impl Admin {
+    /// Creates topics; the result of each by name. One that exists is an error, unless an attempt of this very call
+    /// may have made it. With `validate_only` nothing is created, only checked. If the future is dropped, some may
+    /// be created.
+    pub async fn create_topics(
+        &self,
+        topics: &[NewTopic],
+        validate_only: bool,
+    ) -> Results<Text, CreatedTopic> {
+        let keys: Vec<Text> = topics.iter().map(|topic| topic.name.clone()).collect();
+        let topics = topics.iter().map(|topic| (topic.name.clone(), topic.clone())).collect();
+        let call = CreateTopics { topics, timeout_ms: self.timeout_ms(), validate_only };
+        let results = self.run(&call, keys).await;
+        results.keys().for_each(|name| self.cluster.forget_topic(name));
+        results
+    }
+
+    /// Creates one topic, as `create_topics` does.
+    pub async fn create_topic(&self, topic: &NewTopic) -> Result<(), AdminError> {
+        let mut results = self.create_topics(std::slice::from_ref(topic), false).await;
+        results.pop_first().expect("every topic has a result").1.map(|_| ())
+    }
+
+    /// Deletes topics with all their records; the result of each. One that does not exist is an error, unless an
+    /// attempt of this very call may have deleted it. If the future is dropped, some may be deleted.
+    pub async fn delete_topics(&self, topics: &[TopicRef]) -> Results<TopicRef, ()> {
+        let call = DeleteTopics { timeout_ms: self.timeout_ms() };
+        let results = self.run(&call, topics.to_vec()).await;
+        for key in results.keys() {
+            if let TopicRef::Name(name) = key {
+                self.cluster.forget_topic(name);
+            }
+        }
+        results
+    }
+
+    /// Deletes one topic, as `delete_topics` does.
+    pub async fn delete_topic(&self, name: &Text) -> Result<(), AdminError> {
+        let mut results = self.delete_topics(&[TopicRef::Name(name.clone())]).await;
+        results.pop_first().expect("every topic has a result").1
+    }
+
+    /// Gives topics more partitions: up to the given counts, not by them. Fewer than there are is refused. If the
+    /// future is dropped, some may have them.
+    pub async fn create_partitions(
+        &self,
+        counts: &BTreeMap<Text, i32>,
+        validate_only: bool,
+    ) -> Results<Text, ()> {
+        let call = CreatePartitions { counts: counts.clone(), timeout_ms: self.timeout_ms(), validate_only };
+        let results = self.run(&call, counts.keys().cloned().collect()).await;
+        results.keys().for_each(|name| self.cluster.forget_topic(name));
+        results
+    }
+
+    /// Describes topics by name or id, with the state of each partition. Cancel-safe.
+    pub async fn describe_topics(&self, topics: &[TopicRef]) -> Results<TopicRef, TopicDetails> {
+        self.run(&DescribeTopics, topics.to_vec()).await
     }
 
     /// Describes a topic. Cancel-safe.
@@ -147,29 +480,19 @@ impl Admin {
         Ok(described.collect())
     }
 
-    /// Deletes the records of a partition below an offset (-1: all up to the high watermark); the new log start
-    /// offset. If the future is dropped, they may be deleted.
+    /// Deletes the records of partitions below an offset (-1: all up to the high watermark); the new log start
+    /// offset of each. If the future is dropped, they may be deleted.
+    pub async fn delete_records_of(
+        &self,
+        before: &BTreeMap<TopicPartition, i64>,
+    ) -> Results<TopicPartition, i64> {
+        let call = DeleteRecords { before: before.clone(), timeout_ms: self.timeout_ms() };
+        self.run(&call, before.keys().cloned().collect()).await
+    }
+
+    /// Deletes the records of one partition, as `delete_records_of` does.
     pub async fn delete_records(&self, at: &TopicPartition, before: i64) -> Result<i64, AdminError> {
-        let partition = DeleteRecordsPartition {
-            partition_index: at.partition,
-            offset: before,
-            ..DeleteRecordsPartition::default()
-        };
-        let topic =
-            DeleteRecordsTopic { name: at.topic.clone(), partitions: vec![partition], ..Default::default() };
-        let timeout_ms = self.timeout_ms();
-        let request =
-            DeleteRecordsRequest { topics: vec![topic], timeout_ms, ..DeleteRecordsRequest::default() };
-        let answer = self
-            .call_leader(at, &request, DELETE_RECORDS, |answer| {
-                let partition = answer.topics.first().and_then(|topic| topic.partitions.first());
-                partition.map_or(ErrorCode::UnknownServerError, |p| ErrorCode::from_code(p.error_code))
-            })
-            .await?;
-        let partition = answer.topics.first().and_then(|topic| topic.partitions.first());
-        let (code, low_watermark) =
-            partition.map_or((ErrorCode::UnknownServerError.code(), -1), |p| (p.error_code, p.low_watermark));
-        AdminError::check(code, None, || format!("deleting records of {at} below {before}"))?;
-        Ok(low_watermark)
+        let mut results = self.delete_records_of(&BTreeMap::from([(at.clone(), before)])).await;
+        results.pop_first().expect("every partition has a result").1
     }
 }

@@ -2,24 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use ottla_env::time;
-use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::describe_producers_request::TopicRequest;
 use ottla_protocol::messages::write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
 use ottla_protocol::messages::{
-    DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest, WriteTxnMarkersRequest,
+    DescribeProducersRequest, DescribeProducersResponse, DescribeTransactionsRequest,
+    DescribeTransactionsResponse, InitProducerIdRequest, InitProducerIdResponse, ListTransactionsRequest,
+    ListTransactionsResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
-use ottla_protocol::types::Text;
+use ottla_protocol::types::{NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Text};
 
+use super::items::{Call, Item, Place, Results, item};
 use super::{Admin, AdminError};
-use crate::cluster::{ClusterError, CoordinatorKind};
+use crate::cluster::CoordinatorKind;
 use crate::connection::Versions;
 use crate::record::TopicPartition;
 
-const LIST_TRANSACTIONS: Versions = Versions::new(0, 2);
-const DESCRIBE_TRANSACTIONS: Versions = Versions::new(0, 0);
-const DESCRIBE_PRODUCERS: Versions = Versions::new(0, 0);
-const WRITE_TXN_MARKERS: Versions = Versions::new(1, 2);
+/// `transaction.timeout.ms` of a producer that only fences: it never has a transaction.
+const FENCE_TIMEOUT_MS: i32 = 60_000;
 
 /// Which transactions are listed; the default is all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,166 +94,330 @@ pub struct AbortTransaction {
     pub coordinator_epoch: i32,
 }
 
+/// The pair that a fenced transactional id has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FencedProducer {
+    /// Its producer id.
+    pub producer_id: i64,
+    /// Its epoch: everything below it is fenced off.
+    pub producer_epoch: i16,
+}
+
+struct ListTransactions {
+    filter: TransactionFilter,
+}
+
+impl Call for ListTransactions {
+    type Key = i32;
+    type Request = ListTransactionsRequest;
+    type Value = Vec<TransactionListing>;
+    const USABLE: Versions = Versions::new(0, 2);
+
+    fn place(&self, node_id: &i32) -> Place {
+        Place::Node(*node_id)
+    }
+
+    fn request(&self, _: &[i32]) -> ListTransactionsRequest {
+        ListTransactionsRequest {
+            state_filters: self.filter.states.clone(),
+            producer_id_filters: self.filter.producer_ids.clone(),
+            duration_filter: self.filter.running_longer_than_ms.unwrap_or(-1),
+            ..ListTransactionsRequest::default()
+        }
+    }
+
+    fn read(
+        &self,
+        keys: &[i32],
+        answer: ListTransactionsResponse,
+    ) -> Vec<(i32, Item<Vec<TransactionListing>>)> {
+        let listings = || {
+            let states = answer.transaction_states.iter().map(|state| TransactionListing {
+                transactional_id: state.transactional_id.detached(),
+                producer_id: state.producer_id,
+                state: state.transaction_state.detached(),
+            });
+            states.collect()
+        };
+        let node_id = keys.first().copied().unwrap_or(-1);
+        vec![(node_id, item(answer.error_code, None, listings))]
+    }
+
+    fn what(&self, node_id: &i32) -> String {
+        format!("listing transactions of broker {node_id}")
+    }
+}
+
+struct DescribeTransactions;
+
+impl Call for DescribeTransactions {
+    type Key = Text;
+    type Request = DescribeTransactionsRequest;
+    type Value = TransactionDescription;
+    const USABLE: Versions = Versions::new(0, 0);
+
+    fn place(&self, id: &Text) -> Place {
+        Place::TransactionalId(id.clone())
+    }
+
+    fn request(&self, keys: &[Text]) -> DescribeTransactionsRequest {
+        DescribeTransactionsRequest { transactional_ids: keys.to_vec(), ..Default::default() }
+    }
+
+    fn read(
+        &self,
+        _: &[Text],
+        answer: DescribeTransactionsResponse,
+    ) -> Vec<(Text, Item<TransactionDescription>)> {
+        let results = answer.transaction_states.iter().map(|state| {
+            let description = || TransactionDescription {
+                transactional_id: state.transactional_id.detached(),
+                state: state.transaction_state.detached(),
+                producer_id: state.producer_id,
+                producer_epoch: state.producer_epoch,
+                timeout_ms: state.transaction_timeout_ms,
+                start_time_ms: state.transaction_start_time_ms,
+                partitions: state
+                    .topics
+                    .iter()
+                    .flat_map(|topic| {
+                        let partitions = topic.partitions.iter();
+                        partitions.map(|index| TopicPartition::new(topic.topic.detached(), *index))
+                    })
+                    .collect(),
+                coordinator_id: -1,
+            };
+            (state.transactional_id.detached(), item(state.error_code, None, description))
+        });
+        results.collect()
+    }
+
+    fn what(&self, id: &Text) -> String {
+        format!("describing transactional id `{id}`")
+    }
+}
+
+struct DescribeProducers;
+
+impl Call for DescribeProducers {
+    type Key = TopicPartition;
+    type Request = DescribeProducersRequest;
+    type Value = Vec<ProducerState>;
+    const USABLE: Versions = Versions::new(0, 0);
+
+    fn place(&self, at: &TopicPartition) -> Place {
+        Place::Leader(at.clone())
+    }
+
+    fn request(&self, keys: &[TopicPartition]) -> DescribeProducersRequest {
+        let mut topics: BTreeMap<Text, TopicRequest> = BTreeMap::new();
+        for at in keys {
+            let topic = topics.entry(at.topic.clone()).or_default();
+            topic.name = at.topic.clone();
+            topic.partition_indexes.push(at.partition);
+        }
+        DescribeProducersRequest { topics: topics.into_values().collect(), ..Default::default() }
+    }
+
+    fn read(
+        &self,
+        _: &[TopicPartition],
+        answer: DescribeProducersResponse,
+    ) -> Vec<(TopicPartition, Item<Vec<ProducerState>>)> {
+        let results = answer.topics.iter().flat_map(|topic| {
+            topic.partitions.iter().map(|partition| {
+                let producers = || {
+                    let producers = partition.active_producers.iter().map(|producer| ProducerState {
+                        producer_id: producer.producer_id,
+                        producer_epoch: producer.producer_epoch,
+                        last_sequence: producer.last_sequence,
+                        last_timestamp: producer.last_timestamp,
+                        coordinator_epoch: producer.coordinator_epoch,
+                        transaction_start_offset: (producer.current_txn_start_offset >= 0)
+                            .then_some(producer.current_txn_start_offset),
+                    });
+                    let mut producers: Vec<_> = producers.collect();
+                    producers.sort_by_key(|producer| producer.producer_id);
+                    producers
+                };
+                let at = TopicPartition::new(topic.name.detached(), partition.partition_index);
+                (at, item(partition.error_code, partition.error_message.as_ref(), producers))
+            })
+        });
+        results.collect()
+    }
+
+    fn what(&self, at: &TopicPartition) -> String {
+        format!("describing the producers of {at}")
+    }
+}
+
+struct WriteAbortMarker<'a>(&'a AbortTransaction);
+
+impl Call for WriteAbortMarker<'_> {
+    type Key = TopicPartition;
+    type Request = WriteTxnMarkersRequest;
+    type Value = ();
+    const USABLE: Versions = Versions::new(1, 2);
+
+    fn place(&self, at: &TopicPartition) -> Place {
+        Place::Leader(at.clone())
+    }
+
+    fn request(&self, keys: &[TopicPartition]) -> WriteTxnMarkersRequest {
+        let topics = keys.iter().map(|at| WritableTxnMarkerTopic {
+            name: at.topic.clone(),
+            partition_indexes: vec![at.partition],
+            ..WritableTxnMarkerTopic::default()
+        });
+        let marker = WritableTxnMarker {
+            producer_id: self.0.producer_id,
+            producer_epoch: self.0.producer_epoch,
+            transaction_result: false,
+            topics: topics.collect(),
+            coordinator_epoch: self.0.coordinator_epoch.max(0),
+            ..WritableTxnMarker::default()
+        };
+        WriteTxnMarkersRequest { markers: vec![marker], ..WriteTxnMarkersRequest::default() }
+    }
+
+    fn read(&self, _: &[TopicPartition], answer: WriteTxnMarkersResponse) -> Vec<(TopicPartition, Item<()>)> {
+        let topics = answer.markers.iter().flat_map(|marker| &marker.topics);
+        let results = topics.flat_map(|topic| {
+            topic.partitions.iter().map(|partition| {
+                let at = TopicPartition::new(topic.name.detached(), partition.partition_index);
+                (at, item(partition.error_code, None, || ()))
+            })
+        });
+        results.collect()
+    }
+
+    fn what(&self, at: &TopicPartition) -> String {
+        format!("aborting the transaction of producer {} on {at}", self.0.producer_id)
+    }
+}
+
+struct Fence {
+    /// The only holder that is fenced off, when given (KIP-360).
+    holder: Option<(i64, i16)>,
+}
+
+impl Call for Fence {
+    type Key = Text;
+    type Request = InitProducerIdRequest;
+    type Value = FencedProducer;
+    /// From the pair of KIP-360 to before two-phase commit.
+    const USABLE: Versions = Versions::new(3, 5);
+
+    fn place(&self, id: &Text) -> Place {
+        Place::TransactionalId(id.clone())
+    }
+
+    fn request(&self, keys: &[Text]) -> InitProducerIdRequest {
+        let (producer_id, producer_epoch) = self.holder.unwrap_or((NO_PRODUCER_ID, NO_PRODUCER_EPOCH));
+        InitProducerIdRequest {
+            transactional_id: keys.first().cloned(),
+            transaction_timeout_ms: FENCE_TIMEOUT_MS,
+            producer_id,
+            producer_epoch,
+            ..InitProducerIdRequest::default()
+        }
+    }
+
+    fn read(&self, keys: &[Text], answer: InitProducerIdResponse) -> Vec<(Text, Item<FencedProducer>)> {
+        let InitProducerIdResponse { producer_id, producer_epoch, .. } = answer;
+        let id = keys.first().cloned().unwrap_or_default();
+        vec![(id, item(answer.error_code, None, || FencedProducer { producer_id, producer_epoch }))]
+    }
+
+    fn what(&self, id: &Text) -> String {
+        match self.holder {
+            Some((producer_id, epoch)) => {
+                format!("fencing producer {producer_id}, epoch {epoch}, of transactional id `{id}`")
+            }
+            None => format!("fencing the producer of transactional id `{id}`"),
+        }
+    }
+}
+
 impl Admin {
     /// Transactional ids, from every broker, sorted. Cancel-safe.
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,
     ) -> Result<Vec<TransactionListing>, AdminError> {
-        let request = ListTransactionsRequest {
-            state_filters: filter.states.clone(),
-            producer_id_filters: filter.producer_ids.clone(),
-            duration_filter: filter.running_longer_than_ms.unwrap_or(-1),
-            ..ListTransactionsRequest::default()
-        };
+        let nodes = self.cluster.nodes().iter().map(|node| node.node_id).collect();
+        let results = self.run(&ListTransactions { filter: filter.clone() }, nodes).await;
         let mut listings = Vec::new();
-        for node in self.cluster.nodes() {
-            let answer = self.ask_node(node.node_id, &request).await?;
-            listings.extend(answer.transaction_states.iter().map(|state| TransactionListing {
-                transactional_id: state.transactional_id.detached(),
-                producer_id: state.producer_id,
-                state: state.transaction_state.detached(),
-            }));
+        for listed in results.into_values() {
+            listings.extend(listed?);
         }
         listings.sort();
         Ok(listings)
     }
 
-    async fn ask_node(
-        &self,
-        node_id: i32,
-        request: &ListTransactionsRequest,
-    ) -> Result<ottla_protocol::messages::ListTransactionsResponse, AdminError> {
-        let (started, deadline) = (time::now(), self.cluster.deadline());
-        let mut backoff = self.cluster.backoff();
-        loop {
-            match self.cluster.call_node(node_id, request, LIST_TRANSACTIONS).await {
-                Ok(answer) => {
-                    let code = ErrorCode::from_code(answer.error_code);
-                    let until = time::now() + backoff.next();
-                    if code.is_retriable() && until < deadline {
-                        time::sleep_until(until).await;
-                        continue;
-                    }
-                    AdminError::check(answer.error_code, None, || {
-                        format!("listing transactions of broker {node_id}")
-                    })?;
-                    return Ok(answer);
-                }
-                Err(error) if error.is_retriable() => {
-                    self.cluster.pause(&mut backoff, deadline, started, error).await?;
-                }
-                Err(error) => return Err(ClusterError::from(error).into()),
+    /// Transactional ids, from their coordinators. Cancel-safe.
+    pub async fn describe_transactions(&self, ids: &[Text]) -> Results<Text, TransactionDescription> {
+        let mut results = self.run(&DescribeTransactions, ids.to_vec()).await;
+        for (id, description) in &mut results {
+            if let Ok(description) = description {
+                let (kind, deadline) = (CoordinatorKind::Transaction, self.cluster.deadline());
+                description.coordinator_id = self.cluster.coordinator(kind, id, deadline).await.unwrap_or(-1);
             }
         }
+        results
     }
 
-    /// A transactional id, from its coordinator. Cancel-safe.
+    /// One transactional id, from its coordinator. Cancel-safe.
     pub async fn describe_transaction(
         &self,
         transactional_id: &Text,
     ) -> Result<TransactionDescription, AdminError> {
-        let request = DescribeTransactionsRequest {
-            transactional_ids: vec![transactional_id.clone()],
-            ..DescribeTransactionsRequest::default()
-        };
-        let (kind, deadline) = (CoordinatorKind::Transaction, self.cluster.deadline());
-        let answer = self
-            .cluster
-            .call_coordinator(kind, transactional_id, &request, DESCRIBE_TRANSACTIONS, deadline, |answer| {
-                let state = answer.transaction_states.first();
-                state.map_or(ErrorCode::UnknownServerError, |state| ErrorCode::from_code(state.error_code))
-            })
-            .await?;
-        let what = || format!("describing transactional id `{transactional_id}`");
-        let Some(state) = answer.transaction_states.first() else {
-            let code = ErrorCode::UnknownServerError;
-            return Err(AdminError::Refused { what: what(), code, message: None });
-        };
-        AdminError::check(state.error_code, None, what)?;
-        let partitions = state.topics.iter().flat_map(|topic| {
-            topic.partitions.iter().map(|partition| TopicPartition::new(topic.topic.detached(), *partition))
-        });
-        Ok(TransactionDescription {
-            transactional_id: state.transactional_id.detached(),
-            state: state.transaction_state.detached(),
-            producer_id: state.producer_id,
-            producer_epoch: state.producer_epoch,
-            timeout_ms: state.transaction_timeout_ms,
-            start_time_ms: state.transaction_start_time_ms,
-            partitions: partitions.collect(),
-            coordinator_id: self.cluster.coordinator(kind, transactional_id, deadline).await?,
-        })
+        let mut results = self.describe_transactions(std::slice::from_ref(transactional_id)).await;
+        results.pop_first().expect("every id has a result").1
     }
 
-    /// The producers that a partition remembers, by id. Cancel-safe.
+    /// The producers that partitions remember, by id. Cancel-safe.
+    pub async fn describe_producers_of(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Results<TopicPartition, Vec<ProducerState>> {
+        self.run(&DescribeProducers, partitions.to_vec()).await
+    }
+
+    /// The producers that one partition remembers, by id. Cancel-safe.
     pub async fn describe_producers(&self, at: &TopicPartition) -> Result<Vec<ProducerState>, AdminError> {
-        let topic = TopicRequest {
-            name: at.topic.clone(),
-            partition_indexes: vec![at.partition],
-            ..TopicRequest::default()
-        };
-        let request = DescribeProducersRequest { topics: vec![topic], ..DescribeProducersRequest::default() };
-        let answer = self
-            .call_leader(at, &request, DESCRIBE_PRODUCERS, |answer| {
-                let partition = answer.topics.first().and_then(|topic| topic.partitions.first());
-                partition.map_or(ErrorCode::UnknownServerError, |p| ErrorCode::from_code(p.error_code))
-            })
-            .await?;
-        let what = || format!("describing the producers of {at}");
-        let Some(partition) = answer.topics.first().and_then(|topic| topic.partitions.first()) else {
-            let code = ErrorCode::UnknownServerError;
-            return Err(AdminError::Refused { what: what(), code, message: None });
-        };
-        AdminError::check(partition.error_code, partition.error_message.as_ref(), what)?;
-        let mut producers: Vec<_> = partition
-            .active_producers
-            .iter()
-            .map(|producer| ProducerState {
-                producer_id: producer.producer_id,
-                producer_epoch: producer.producer_epoch,
-                last_sequence: producer.last_sequence,
-                last_timestamp: producer.last_timestamp,
-                coordinator_epoch: producer.coordinator_epoch,
-                transaction_start_offset: (producer.current_txn_start_offset >= 0)
-                    .then_some(producer.current_txn_start_offset),
-            })
-            .collect();
-        producers.sort_by_key(|producer| producer.producer_id);
-        Ok(producers)
+        self.run_one(&DescribeProducers, at.clone()).await
     }
 
     /// Ends a transaction on one partition by writing an abort marker, past its coordinator. For transactions
-    /// that no coordinator knows; otherwise a new producer with the same transactional id is the safe way. If the
-    /// future is dropped, the marker may be written.
+    /// that no coordinator knows; otherwise fencing its producer is the safe way. If the future is dropped, the
+    /// marker may be written.
     pub async fn abort_transaction(&self, abort: &AbortTransaction) -> Result<(), AdminError> {
-        let at = &abort.topic_partition;
-        let topic = WritableTxnMarkerTopic {
-            name: at.topic.clone(),
-            partition_indexes: vec![at.partition],
-            ..WritableTxnMarkerTopic::default()
-        };
-        let marker = WritableTxnMarker {
-            producer_id: abort.producer_id,
-            producer_epoch: abort.producer_epoch,
-            transaction_result: false,
-            topics: vec![topic],
-            coordinator_epoch: abort.coordinator_epoch.max(0),
-            ..WritableTxnMarker::default()
-        };
-        let request = WriteTxnMarkersRequest { markers: vec![marker], ..WriteTxnMarkersRequest::default() };
-        let codes: fn(&ottla_protocol::messages::WriteTxnMarkersResponse) -> ErrorCode = |answer| {
-            let partition = answer
-                .markers
-                .first()
-                .and_then(|m| m.topics.first())
-                .and_then(|topic| topic.partitions.first());
-            partition.map_or(ErrorCode::UnknownServerError, |p| ErrorCode::from_code(p.error_code))
-        };
-        let answer = self.call_leader(at, &request, WRITE_TXN_MARKERS, codes).await?;
-        AdminError::check(codes(&answer).code(), None, || {
-            format!("aborting the transaction of producer {} on {at}", abort.producer_id)
-        })
+        self.run_one(&WriteAbortMarker(abort), abort.topic_partition.clone()).await
+    }
+
+    /// Fences off whoever produces under these transactional ids and aborts what they left open. An id that nobody
+    /// knows comes into being. If the future is dropped, some may be fenced off.
+    pub async fn fence_producers(&self, ids: &[Text]) -> Results<Text, FencedProducer> {
+        let mut results = Results::new();
+        for id in ids {
+            results.insert(id.clone(), self.run_one(&Fence { holder: None }, id.clone()).await);
+        }
+        results
+    }
+
+    /// Fences off one holder of a transactional id and aborts what it left open, but only while it is the holder:
+    /// when the id has gone on to another producer id or epoch, the broker refuses with `PRODUCER_FENCED` or
+    /// `INVALID_PRODUCER_EPOCH` and nothing changes. If the future is dropped, it may be fenced off.
+    pub async fn fence_holder(
+        &self,
+        transactional_id: &Text,
+        producer_id: i64,
+        producer_epoch: i16,
+    ) -> Result<FencedProducer, AdminError> {
+        let holder = Some((producer_id, producer_epoch));
+        self.run_one(&Fence { holder }, transactional_id.clone()).await
     }
 
     /// The transactional ids behind producer ids; those that none has are left out. Cancel-safe.
