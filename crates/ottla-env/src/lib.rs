@@ -12,3 +12,4 @@ pub mod process;
 pub mod rng;
 pub mod spawn;
 pub mod time;
+pub mod usage;
