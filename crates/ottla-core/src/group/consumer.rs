@@ -64,8 +64,18 @@ pub(super) struct ConsumerGroup {
     timers: BTreeMap<Text, Timers>,
     /// Ids that were given to classic members that must still come with them, and when they expire, ms.
     pending: BTreeMap<Text, i64>,
-    /// The change of topics up to which subscriptions are resolved. None: not since the start.
-    resolved_at: Option<Position>,
+    /// The change of topics up to which the hash of the subscribed topics is known. None: not since the start.
+    hashed_at: Option<Position>,
+    refresh: Refresh,
+}
+
+/// When the regular expressions of a group are looked up among the topics.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refresh {
+    /// When it is due, ms. None: it is not needed.
+    at: Option<i64>,
+    /// When it was done last, ms, and up to which change of topics. None: not since the start.
+    done: Option<(i64, Position)>,
 }
 
 /// Timers of a member.
@@ -124,7 +134,8 @@ impl ConsumerGroup {
 
     /// Gives every member a whole session, and time to give up what it was told to.
     pub(super) fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
-        self.resolved_at = None;
+        self.hashed_at = None;
+        self.refresh = Refresh::default();
         self.pending.clear();
         let timers = self.stored.members.iter().map(|(id, member)| {
             let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
@@ -137,7 +148,7 @@ impl ConsumerGroup {
 
     /// When the next timer is due, ms.
     pub(super) fn next_deadline(&self) -> Option<i64> {
-        self.timers.values().map(Timers::next).min()
+        self.timers.values().map(Timers::next).chain(self.refresh.at).min()
     }
 
     /// Moves the timers.
@@ -149,7 +160,7 @@ impl ConsumerGroup {
                 *at = at.saturating_add(by_ms);
             }
         }
-        for at in self.pending.values_mut() {
+        for at in self.pending.values_mut().chain(&mut self.refresh.at) {
             *at = at.saturating_add(by_ms);
         }
     }

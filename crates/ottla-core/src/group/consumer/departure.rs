@@ -13,7 +13,7 @@ use super::assignment::Assignment;
 use super::heartbeat::{Refused, existing, find};
 use super::member::{AWAY_EPOCH, Current, MemberState};
 use super::record::Change;
-use super::{get, get_mut, migrate, write};
+use super::{get, get_mut, migrate, settle, write};
 use crate::shard::Step;
 
 /// A member says that it goes.
@@ -66,7 +66,7 @@ pub(super) fn remove(step: &mut Step<'_>, group: &Text, member_ids: &[Text]) {
     }
     // The hash is of the members that were: look again at the next heartbeat.
     if let Some(consumer) = get_mut(step.state, group) {
-        consumer.resolved_at = None;
+        consumer.hashed_at = None;
     }
     if becomes_classic {
         migrate::downgrade(step, group);
@@ -83,6 +83,7 @@ pub(super) fn forget_timers(step: &mut Step<'_>, group: &Text, member_id: &Text)
 /// Fires the timers of a group that are due.
 pub(in crate::group) fn tick(step: &mut Step<'_>, group: &Text) {
     let now_ms = step.now.0;
+    settle::refresh(step, group);
     let Some(consumer) = get(step.state, group) else { return };
     let is_late = |member_id: &Text, (at, epoch): (i64, i32)| {
         let current = consumer.stored.member(member_id).map(|member| &member.current);

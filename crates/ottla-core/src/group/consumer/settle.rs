@@ -3,7 +3,7 @@
 //! Place in the walk: the last part of a heartbeat, and of whatever else admits or changes members. The member's
 //! own record is written and applied before.
 //!
-//! Invariants: the group's epoch grows by one at most. A target is made whenever its epoch is behind the group's,
+//! Invariants: the group's epoch grows by one at most at a time. A target is made whenever its epoch is behind the group's,
 //! so a member always reconciles towards the newest. Only what changed is written.
 
 use std::collections::BTreeMap;
@@ -19,37 +19,85 @@ use crate::cluster::Topics;
 use crate::group::consumer::assignment::Assignment;
 use crate::shard::Step;
 
+/// Shortest time between two searches for the topics of a group's regular expressions, as in Kafka: each looks at
+/// every topic.
+const REFRESH_INTERVAL_MS: i64 = 10_000;
+
 /// Brings epoch and target of a group up to date. `changed`: members or subscriptions are not what they were.
 pub(super) fn update_group(step: &mut Step<'_>, group: &Text, changed: bool) {
     let topics_at = step.state.topics.rests_on();
     let Some(consumer) = get(step.state, group) else { return };
-    let topics_changed = consumer.resolved_at != Some(topics_at);
-    let mut bump = changed;
+    let topics_changed = consumer.hashed_at != Some(topics_at);
+    if changed {
+        let unused = subscription::unused(&consumer.stored);
+        write(step, group, &unused);
+    }
     if changed || topics_changed {
-        let changes = subscription::resolve(&consumer.stored, &step.state.topics, topics_changed, step.now);
-        bump |= changes.iter().any(|change| matches!(change, Change::Regex(_, Some(_))));
-        write(step, group, &changes);
-    }
-    let Some(consumer) = get(step.state, group) else { return };
-    let stored = &consumer.stored;
-    let mut metadata_hash = stored.metadata_hash;
-    if changed || topics_changed {
-        metadata_hash = subscription::hash(stored, &step.state.topics);
-        bump |= metadata_hash != stored.metadata_hash;
-    }
-    if bump {
-        let epoch = stored.epoch.saturating_add(1);
-        write(step, group, &[Change::Group(Some((epoch, metadata_hash)))]);
-    }
-    if let Some(consumer) = get_mut(step.state, group) {
-        consumer.resolved_at = Some(topics_at);
+        write_epoch(step, group, changed);
+        plan_refresh(step, group);
     }
     let Some(consumer) = get(step.state, group) else { return };
     if consumer.stored.epoch > consumer.stored.target_epoch {
         let mut changes =
             new_target(&consumer.stored, &step.state.topics, &step.state.config.group_consumer_assignors);
         changes.push(Change::Target(Some((consumer.stored.epoch, step.now.0))));
+        let event = Event::Rebalanced {
+            group: group.clone(),
+            kind: "consumer",
+            generation: consumer.stored.epoch,
+            members: consumer.stored.members.len(),
+        };
+        step.event(event);
         write(step, group, &changes);
+    }
+}
+
+/// Lets the group's epoch grow if it must, or the topics subscribed to are not what they were.
+fn write_epoch(step: &mut Step<'_>, group: &Text, must: bool) {
+    let topics_at = step.state.topics.rests_on();
+    let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else { return };
+    let metadata_hash = subscription::hash(stored, &step.state.topics);
+    if must || metadata_hash != stored.metadata_hash {
+        let epoch = stored.epoch.saturating_add(1);
+        write(step, group, &[Change::Group(Some((epoch, metadata_hash)))]);
+    }
+    if let Some(consumer) = get_mut(step.state, group) {
+        consumer.hashed_at = Some(topics_at);
+    }
+}
+
+/// Plans to look up the regular expressions, if one is new or the topics changed since the last time: at once, but
+/// not again too soon. The heartbeat that brings an expression is answered before.
+fn plan_refresh(step: &mut Step<'_>, group: &Text) {
+    let (now_ms, topics_at) = (step.now.0, step.state.topics.rests_on());
+    let Some(consumer) = get_mut(step.state, group) else { return };
+    let wanted = subscription::wanted(&consumer.stored);
+    let is_behind = consumer.refresh.done.is_none_or(|(_, up_to)| up_to != topics_at);
+    let is_needed = wanted.iter().any(|regex| is_behind || !consumer.stored.regexes.contains_key(*regex));
+    if !is_needed || consumer.refresh.at.is_some() {
+        return;
+    }
+    let soonest =
+        consumer.refresh.done.map_or(now_ms, |(done_ms, _)| done_ms.saturating_add(REFRESH_INTERVAL_MS));
+    let at = now_ms.max(soonest);
+    consumer.refresh.at = Some(at);
+    step.state.groups.schedule(group, at);
+}
+
+/// Looks up the regular expressions of a group, if it is time. The next heartbeat of each member tells it what
+/// comes of it.
+pub(super) fn refresh(step: &mut Step<'_>, group: &Text) {
+    let (now, topics_at) = (step.now, step.state.topics.rests_on());
+    let Some(consumer) = get_mut(step.state, group) else { return };
+    if consumer.refresh.at.is_none_or(|at| at > now.0) {
+        return;
+    }
+    consumer.refresh = super::Refresh { at: None, done: Some((now.0, topics_at)) };
+    let Some(consumer) = get(step.state, group) else { return };
+    let changes = subscription::resolve(&consumer.stored, &step.state.topics, now);
+    if !changes.is_empty() {
+        write(step, group, &changes);
+        write_epoch(step, group, true);
     }
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Place in the walk: `settle` asks here when a subscription changed or when topics did.
 //!
-//! Invariants: a regular expression is resolved when its first member comes and again after every change of
-//! topics; its record goes with its last member. Internal topics match like others,
-//! as in Kafka.
+//! Invariants: a regular expression is resolved after its first member came and again after every change of
+//! topics, but not in a heartbeat and not all the time (`settle::refresh`), as in Kafka; its record goes with its
+//! last member. Internal topics match like others, as in Kafka.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,21 +18,27 @@ use super::state::Stored;
 use crate::cluster::Topics;
 use crate::decision::ShardTime;
 
-/// The records that bring the regular expressions of a group up to the topics of now. With `all`, those that
-/// were resolved before are resolved again.
-pub(super) fn resolve(stored: &Stored, topics: &Topics, all: bool, now: ShardTime) -> Vec<Change> {
-    let wanted: BTreeSet<&Text> =
-        stored.members.values().filter_map(|member| member.metadata.regex.as_ref()).collect();
-    let unused = stored.regexes.keys().filter(|regex| !wanted.contains(regex));
-    let mut changes: Vec<Change> = unused.map(|regex| Change::Regex(regex.clone(), None)).collect();
-    let stale: Vec<&Text> =
-        wanted.into_iter().filter(|regex| all || !stored.regexes.contains_key(*regex)).collect();
-    if stale.is_empty() {
-        return changes;
+/// The regular expressions that members subscribe with.
+pub(super) fn wanted(stored: &Stored) -> BTreeSet<&Text> {
+    stored.members.values().filter_map(|member| member.metadata.regex.as_ref()).collect()
+}
+
+/// The records that remove the regular expressions that no member has any more.
+pub(super) fn unused(stored: &Stored) -> Vec<Change> {
+    if stored.regexes.is_empty() {
+        return Vec::new();
     }
+    let wanted = wanted(stored);
+    let unused = stored.regexes.keys().filter(|regex| !wanted.contains(regex));
+    unused.map(|regex| Change::Regex(regex.clone(), None)).collect()
+}
+
+/// The records that bring the regular expressions of a group up to the topics of now.
+pub(super) fn resolve(stored: &Stored, topics: &Topics, now: ShardTime) -> Vec<Change> {
     let names: Vec<&Text> = topics.map().sorted().into_iter().map(|topic| &topic.name).collect();
     let version = i64::try_from(topics.rests_on().0).unwrap_or(i64::MAX);
-    for regex in stale {
+    let mut changes = Vec::new();
+    for regex in wanted(stored) {
         // A pattern in a record was compiled once; if it cannot be any more, it matches nothing.
         let pattern = Pattern::new(regex).ok();
         let matches = |name: &Text| pattern.as_ref().is_some_and(|pattern| pattern.matches(name));

@@ -213,7 +213,8 @@ fn topics_change() {
     assert_eq!(describe(&mut broker, "g").members[0].assignment.topic_partitions.len(), 2);
 }
 
-/// A regular expression gets the topics that match, also new ones; its record goes with its last member.
+/// A regular expression gets the topics that match, also new ones, after the heartbeat that brought it; its record
+/// goes with its last member.
 #[test]
 fn regular_expressions() {
     let mut broker = Broker::new();
@@ -221,12 +222,17 @@ fn regular_expressions() {
     create(&mut broker, "b-1", 1);
     let mut one = Consumer::by_regex("one", "a-.*|x");
     assert_eq!(one.join(&mut broker), 0);
-    assert_eq!(one.told.keys().collect::<Vec<_>>(), [&a1]);
+    assert_eq!((one.told.len(), one.epoch), (0, 1), "not in the heartbeat that brings it");
+    broker.pass(1);
+    assert_eq!(one.beat(&mut broker), 0);
+    assert_eq!((one.told.keys().collect::<Vec<_>>(), one.epoch), (vec![&a1], 2));
     assert_eq!(one.follow(&mut broker), 0);
     broker.restart();
     let a2 = create(&mut broker, "a-2", 1);
     assert_eq!(one.beat(&mut broker), 0);
-    assert!(one.told.contains_key(&a2) && one.epoch == 2);
+    broker.pass(1);
+    assert_eq!(one.beat(&mut broker), 0);
+    assert!(one.told.contains_key(&a2) && one.epoch == 3);
     assert_eq!(one.follow(&mut broker), 0);
     assert!(stored(&broker, "g").is_subscribed("a-2") && !stored(&broker, "g").is_subscribed("b-1"));
     // Another expression in its place.
@@ -235,6 +241,10 @@ fn regular_expressions() {
         ..one.request(one.epoch)
     };
     assert_eq!(one.take(&send(&mut broker, 1, request)), 0);
+    assert!(stored(&broker, "g").regexes.is_empty());
+    assert_eq!(one.follow(&mut broker), 0);
+    broker.pass(10_000);
+    assert_eq!(one.beat(&mut broker), 0);
     assert_eq!(stored(&broker, "g").regexes.keys().collect::<Vec<_>>(), ["b.*"]);
     assert_eq!(one.follow(&mut broker), 0);
     assert_eq!(one.partitions(), [0]);
@@ -249,6 +259,38 @@ fn regular_expressions() {
     assert_eq!(one.follow(&mut broker), 0);
     assert_eq!(one.partitions(), [0, 1]);
     broker.restart();
+}
+
+/// The topics of a group's expressions are not looked up again within ten seconds, whatever happens, and then all at
+/// once; names that are given literally do not wait for them.
+#[test]
+fn expressions_are_looked_up_now_and_then() {
+    let mut broker = Broker::new();
+    let (a, b) = (create(&mut broker, "a", 1), create(&mut broker, "b", 2));
+    let mut one = Consumer::by_regex("one", "a.*");
+    one.topics = vec!["b"];
+    assert_eq!(one.join(&mut broker), 0);
+    assert_eq!(one.told.keys().collect::<Vec<_>>(), [&b], "the name at once");
+    broker.pass(1);
+    assert_eq!(one.follow(&mut broker), 0);
+    assert_eq!(one.told.len(), 2);
+    assert_eq!(one.follow(&mut broker), 0);
+    let began = broker.now;
+    let mut looked_up = Vec::new();
+    for index in 0..30 {
+        create(&mut broker, &format!("a-{index}"), 1);
+        assert_eq!(one.follow(&mut broker), 0);
+        let before = stored(&broker, "g").regexes["a.*".as_bytes()].topics.len();
+        broker.pass(1000);
+        let after = stored(&broker, "g").regexes["a.*".as_bytes()].topics.len();
+        if before != after {
+            looked_up.push((broker.now - began, after));
+        }
+    }
+    assert_eq!(looked_up, [(10_000, 11), (20_000, 21), (30_000, 31)]);
+    broker.pass(10_000);
+    assert_eq!(one.follow(&mut broker), 0);
+    assert!(one.told.contains_key(&a) && one.told.len() == 32);
 }
 
 /// A changed subscription moves partitions to where they are wanted; the assignor that most members ask for is
@@ -309,8 +351,11 @@ fn records() {
     };
     let member = Consumer::by_regex("one", "a");
     let joined = types(&mut broker, member.join_request());
-    assert_eq!(joined, [(5, true), (16, true), (3, true), (7, true), (6, true), (8, true)]);
+    assert_eq!(joined, [(5, true), (3, true), (7, true), (6, true), (8, true)]);
     assert_eq!(types(&mut broker, member.request(1)), []);
+    broker.pass(1); // the expression is looked up: types 16 and 3
+    assert_eq!(types(&mut broker, member.request(1)), [(7, true), (6, true), (8, true)]);
+    assert_eq!(types(&mut broker, member.request(2)), []);
     let left = types(&mut broker, member.request(-1));
     assert_eq!(left, [(8, false), (7, false), (5, false), (16, false), (3, true)]);
 }
