@@ -68,6 +68,15 @@ const SUITES: &[Suite] = &[
         usual: false,
     },
     Suite {
+        name: "tools",
+        script: "suite-tools",
+        about: "Kafka's command line tools",
+        arguments: "",
+        config: None,
+        restarts: true,
+        usual: false,
+    },
+    Suite {
         name: "librdkafka",
         script: "suite-librdkafka",
         about: "librdkafka's own tests",
