@@ -1,4 +1,6 @@
-//! All settings, in one table: name, default, unit, bound, what it does.
+//! All settings: name, default, unit, bound, what it does. Those of the shell around the core are in the table
+//! here; those that the core knows, and those that can change while the broker runs, are in the core's
+//! (`ottla_core::cluster::config`).
 //!
 //! A file (TOML: `"name" = value`) is overruled by the environment (`OTTLA_` + the name in capitals, dots as
 //! underscores), that by flags. Kafka's names are kept where the meaning is Kafka's. An unknown name or a value
@@ -8,7 +10,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ottla_core::config::{CoreConfig, MigrationPolicy};
+use ottla_core::cluster::config::{
+    ConfigError as CoreError, ConfigType, Update, broker_definition, broker_definitions,
+};
+use ottla_core::config::CoreConfig;
 
 use crate::limits;
 
@@ -28,6 +33,8 @@ pub struct Config {
     pub listen: String,
     /// Address that clients are told, `host:port`; empty: where the broker listens.
     pub advertised_listener: String,
+    /// Address for /metrics and /health, `host:port`; empty: none.
+    pub http_listen: String,
     /// Folder of the data.
     pub dir: String,
     /// When an append counts as durable.
@@ -44,10 +51,10 @@ pub struct Config {
     pub socket_request_max_bytes: usize,
     /// `queued.max.request.bytes`.
     pub queued_max_request_bytes: usize,
-    /// `max.connections`.
-    pub max_connections: usize,
     /// `connections.max.idle.ms`.
     pub connections_max_idle_ms: u64,
+    /// `shutdown.timeout.ms`.
+    pub shutdown_timeout_ms: u64,
     /// `fetch.max.bytes`.
     pub fetch_max_bytes: usize,
     /// `max.incremental.fetch.session.cache.slots`.
@@ -61,6 +68,7 @@ impl Default for Config {
         Self {
             listen: "127.0.0.1:9092".to_owned(),
             advertised_listener: String::new(),
+            http_listen: String::new(),
             dir: "ottla-data".to_owned(),
             durability: Durability::Fsync,
             log_file_bytes: 64 << 20,
@@ -69,8 +77,8 @@ impl Default for Config {
             network_threads: 0,
             socket_request_max_bytes: limits::REQUEST_BYTES_MAX,
             queued_max_request_bytes: limits::REQUESTS_IN_FLIGHT_BYTES_MAX,
-            max_connections: limits::CONNECTIONS_MAX,
             connections_max_idle_ms: 600_000,
+            shutdown_timeout_ms: limits::SHUTDOWN_WAIT.as_millis() as u64,
             fetch_max_bytes: limits::FETCH_BYTES_MAX,
             fetch_sessions_max: limits::FETCH_SESSIONS_MAX,
             core: CoreConfig::default(),
@@ -86,6 +94,10 @@ pub enum ConfigError {
     Unknown { source_name: String, name: String },
     #[error("{source_name}: {name} = {value:?} is not {expected}")]
     Value { source_name: String, name: String, value: String, expected: String },
+    #[error("{source_name}: {reason}")]
+    Refused { source_name: String, reason: String },
+    #[error("settings contradict each other: {0}")]
+    Contradiction(String),
     #[error("{path}: not TOML: {reason}")]
     Syntax { path: String, reason: String },
 }
@@ -103,18 +115,11 @@ type Get<T> = fn(&mut Config) -> &mut T;
 
 enum Kind {
     Text(Get<String>),
-    Switch(Get<bool>),
     Int32(Get<i32>, RangeInclusive<i64>),
-    Int64(Get<i64>, RangeInclusive<i64>),
     Unsigned64(Get<u64>, RangeInclusive<i64>),
     Size(Get<usize>, RangeInclusive<i64>),
-    Minutes(Get<i64>, RangeInclusive<i64>),
     Durability,
-    Assignors(Get<String>),
-    Migration(Get<MigrationPolicy>),
 }
-
-const MS: RangeInclusive<i64> = 1..=i64::MAX / 4;
 
 macro_rules! setting {
     ($name:literal, $about:literal, $kind:expr) => {
@@ -122,7 +127,7 @@ macro_rules! setting {
     };
 }
 
-/// Every setting.
+/// Every setting of the shell.
 pub static SETTINGS: &[Setting] = &[
     setting!(
         "listen",
@@ -133,6 +138,11 @@ pub static SETTINGS: &[Setting] = &[
         "advertised.listener",
         "address that clients are told, host:port; empty: where the broker listens",
         Kind::Text(|c| &mut c.advertised_listener)
+    ),
+    setting!(
+        "http.listen",
+        "address for metrics and health over HTTP, host:port; open to whoever reaches it; empty: none",
+        Kind::Text(|c| &mut c.http_listen)
     ),
     setting!("dir", "folder of the data", Kind::Text(|c| &mut c.dir)),
     setting!(
@@ -162,16 +172,6 @@ pub static SETTINGS: &[Setting] = &[
     ),
     setting!("node.id", "id of this broker", Kind::Int32(|c| &mut c.core.node_id, 0..=i32::MAX as i64)),
     setting!(
-        "num.partitions",
-        "partitions of a topic created without a count",
-        Kind::Int32(|c| &mut c.core.num_partitions, 1..=10_000)
-    ),
-    setting!(
-        "auto.create.topics.enable",
-        "whether asking for an unknown topic creates it",
-        Kind::Switch(|c| &mut c.core.auto_create_topics_enable)
-    ),
-    setting!(
         "socket.request.max.bytes",
         "largest request, bytes",
         Kind::Size(|c| &mut c.socket_request_max_bytes, 1024..=1 << 30)
@@ -181,7 +181,11 @@ pub static SETTINGS: &[Setting] = &[
         "requests read but not answered, bytes",
         Kind::Size(|c| &mut c.queued_max_request_bytes, 1 << 20..=1 << 31)
     ),
-    setting!("max.connections", "connections at once", Kind::Size(|c| &mut c.max_connections, 1..=1_000_000)),
+    setting!(
+        "shutdown.timeout.ms",
+        "how long an orderly stop waits until its answers have left, ms",
+        Kind::Unsigned64(|c| &mut c.shutdown_timeout_ms, 0..=3_600_000)
+    ),
     setting!(
         "connections.max.idle.ms",
         "a connection without requests is closed after this, ms",
@@ -197,155 +201,89 @@ pub static SETTINGS: &[Setting] = &[
         "fetch sessions kept",
         Kind::Size(|c| &mut c.fetch_sessions_max, 0..=1_000_000)
     ),
-    setting!(
-        "offsets.topic.num.partitions",
-        "partitions of __consumer_offsets, fixed when a folder is made",
-        Kind::Int32(|c| &mut c.core.offsets_topic_num_partitions, 1..=1000)
-    ),
-    setting!(
-        "transaction.state.log.num.partitions",
-        "partitions of __transaction_state, fixed when a folder is made",
-        Kind::Int32(|c| &mut c.core.transaction_state_log_num_partitions, 1..=1000)
-    ),
-    setting!(
-        "transaction.max.timeout.ms",
-        "longest transaction a client may ask for, ms",
-        Kind::Int32(|c| &mut c.core.transaction_max_timeout_ms, 1..=i32::MAX as i64 - 1)
-    ),
-    setting!(
-        "transactional.id.expiration.ms",
-        "an id without a transaction is forgotten after this, ms",
-        Kind::Int64(|c| &mut c.core.transactional_id_expiration_ms, MS)
-    ),
-    setting!(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        "how often timed out transactions are looked for, ms",
-        Kind::Int64(|c| &mut c.core.transaction_abort_interval_ms, MS)
-    ),
-    setting!(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        "how often expired ids are looked for, ms",
-        Kind::Int64(|c| &mut c.core.transactional_id_cleanup_interval_ms, MS)
-    ),
-    setting!(
-        "transaction.partition.verification.enable",
-        "whether a v1 transactional Produce must find its partition in the transaction",
-        Kind::Switch(|c| &mut c.core.transaction_partition_verification_enable)
-    ),
-    setting!(
-        "producer.id.expiration.ms",
-        "a partition forgets a producer this long after its last append, ms",
-        Kind::Int64(|c| &mut c.core.producer_id_expiration_ms, MS)
-    ),
-    setting!(
-        "producer.id.expiration.check.interval.ms",
-        "how often such producers are looked for, ms",
-        Kind::Int64(|c| &mut c.core.producer_id_expiration_check_interval_ms, MS)
-    ),
-    setting!(
-        "offset.metadata.max.bytes",
-        "longest metadata of a committed offset, bytes",
-        Kind::Int32(|c| &mut c.core.offset_metadata_max_bytes, 0..=1 << 20)
-    ),
-    setting!(
-        "offsets.retention.minutes",
-        "an unused committed offset is forgotten after this, minutes",
-        Kind::Minutes(|c| &mut c.core.offsets_retention_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "offsets.retention.check.interval.ms",
-        "how often such offsets are looked for, ms",
-        Kind::Int64(|c| &mut c.core.offsets_retention_check_interval_ms, MS)
-    ),
-    setting!(
-        "transaction.v1.enable",
-        "whether transactions of protocol v1 are served; off, only clients of v2 (KIP-890) can use them",
-        Kind::Switch(|c| &mut c.core.transaction_v1_enable)
-    ),
-    setting!(
-        "group.consumer.session.timeout.ms",
-        "how long a member of a consumer group (KIP-848) may be silent, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_session_timeout_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.min.session.timeout.ms",
-        "shortest such time that may be set, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_min_session_timeout_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.max.session.timeout.ms",
-        "longest such time that may be set, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_max_session_timeout_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.heartbeat.interval.ms",
-        "how often members of a consumer group are told to send heartbeats, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_heartbeat_interval_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.min.heartbeat.interval.ms",
-        "shortest such time that may be set for a group, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_min_heartbeat_interval_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.max.heartbeat.interval.ms",
-        "longest such time that may be set for a group, ms",
-        Kind::Int32(|c| &mut c.core.group_consumer_max_heartbeat_interval_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.max.size",
-        "members of one consumer group",
-        Kind::Int32(|c| &mut c.core.group_consumer_max_size, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.consumer.assignors",
-        "assignors of consumer groups, uniform and range, the default one first",
-        Kind::Assignors(|c| &mut c.core.group_consumer_assignors)
-    ),
-    setting!(
-        "group.consumer.migration.policy",
-        "which groups change protocol while they have members: bidirectional, upgrade, downgrade or disabled",
-        Kind::Migration(|c| &mut c.core.group_consumer_migration_policy)
-    ),
-    setting!(
-        "group.initial.rebalance.delay.ms",
-        "how long the first rebalance of an empty group waits for more members, ms",
-        Kind::Int32(|c| &mut c.core.group_initial_rebalance_delay_ms, 0..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.min.session.timeout.ms",
-        "shortest session timeout a member may ask for, ms",
-        Kind::Int32(|c| &mut c.core.group_min_session_timeout_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.max.session.timeout.ms",
-        "longest session timeout a member may ask for, ms",
-        Kind::Int32(|c| &mut c.core.group_max_session_timeout_ms, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "group.max.size",
-        "members of a classic group",
-        Kind::Int32(|c| &mut c.core.group_max_size, 1..=i32::MAX as i64)
-    ),
-    setting!(
-        "transaction.v1.connection.fence.enable",
-        "whether a v1 transactional request that arrives late on an older connection is cut",
-        Kind::Switch(|c| &mut c.core.connection_fence_enable)
-    ),
 ];
+
+/// A setting as it is listed: the shell's and the core's alike.
+pub struct Listed {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type, as Kafka tells it.
+    pub kind: ConfigType,
+    /// Its default as text; none when there is none.
+    pub default: Option<String>,
+    /// What it may be, for people.
+    pub bound: String,
+    /// When it may change.
+    pub update: Update,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// Every setting that a broker can be started with, by name.
+pub fn listed() -> Vec<Listed> {
+    let defaults = Config::default();
+    let mut all: Vec<Listed> = SETTINGS.iter().map(|setting| setting.listed(&defaults)).collect();
+    all.extend(broker_definitions().iter().map(|core| Listed {
+        name: core.name(),
+        kind: core.definition.kind,
+        default: core.definition.default_value().map(str::to_owned),
+        bound: core.definition.rule.to_string(),
+        update: core.update,
+        about: core.definition.documentation,
+    }));
+    all.sort_unstable_by_key(|setting| setting.name);
+    all
+}
+
+impl Setting {
+    /// Its type, as Kafka tells it.
+    pub fn config_type(&self) -> ConfigType {
+        match &self.kind {
+            Kind::Text(_) | Kind::Durability => ConfigType::String,
+            Kind::Int32(..) => ConfigType::Int,
+            Kind::Unsigned64(_, bound) | Kind::Size(_, bound) if *bound.end() <= i64::from(i32::MAX) => {
+                ConfigType::Int
+            }
+            Kind::Unsigned64(..) | Kind::Size(..) => ConfigType::Long,
+        }
+    }
+
+    fn listed(&self, defaults: &Config) -> Listed {
+        let bound = match &self.kind {
+            Kind::Text(_) => "anything".to_owned(),
+            Kind::Durability => "one of fsync, os".to_owned(),
+            Kind::Int32(_, bound) | Kind::Unsigned64(_, bound) | Kind::Size(_, bound) => {
+                format!("{} to {}", bound.start(), bound.end())
+            }
+        };
+        let default = Some(self.kind.get(&mut defaults.clone()));
+        let (name, about) = (self.name, self.about);
+        Listed { name, kind: self.config_type(), default, bound, update: Update::ReadOnly, about }
+    }
+}
 
 impl Config {
     /// Sets one setting from text; `source_name` says in messages where it came from.
     pub fn set(&mut self, source_name: &str, name: &str, value: &str) -> Result<(), ConfigError> {
-        let setting = SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
-            ConfigError::Unknown { source_name: source_name.to_owned(), name: name.to_owned() }
-        })?;
+        let source_name = source_name.to_owned();
+        if let Some(core) = broker_definition(name) {
+            let refused = |error: CoreError| ConfigError::Refused { source_name, reason: error.to_string() };
+            return core.set(&mut self.core, value).map_err(refused);
+        }
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+            return Err(ConfigError::Unknown { source_name, name: name.to_owned() });
+        };
         setting.kind.set(self, value.trim()).map_err(|expected| ConfigError::Value {
-            source_name: source_name.to_owned(),
+            source_name,
             name: name.to_owned(),
             value: value.to_owned(),
             expected,
         })
+    }
+
+    /// Refuses settings that contradict each other, though each value alone is allowed.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.core.check().map_err(ConfigError::Contradiction)
     }
 
     /// Applies a configuration file's text.
@@ -386,8 +324,11 @@ impl Config {
         Duration::from_millis(self.connections_max_idle_ms)
     }
 
-    /// The value of a setting as text.
+    /// The value of a setting as text; none when it has none or is unknown.
     pub fn get(&self, name: &str) -> Option<String> {
+        if let Some(core) = broker_definition(name) {
+            return core.get(&self.core);
+        }
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
         Some(setting.kind.get(&mut self.clone()))
     }
@@ -397,23 +338,9 @@ impl Kind {
     fn set(&self, config: &mut Config, text: &str) -> Result<(), String> {
         match self {
             Self::Text(get) => *get(config) = text.to_owned(),
-            Self::Switch(get) => *get(config) = text.parse().map_err(|_| "true or false".to_owned())?,
             Self::Int32(get, bound) => *get(config) = number(text, bound)? as i32,
-            Self::Int64(get, bound) => *get(config) = number(text, bound)?,
             Self::Unsigned64(get, bound) => *get(config) = number(text, bound)? as u64,
             Self::Size(get, bound) => *get(config) = number(text, bound)? as usize,
-            Self::Minutes(get, bound) => *get(config) = number(text, bound)? * 60_000,
-            Self::Assignors(get) => {
-                let mut names = text.split(',').map(str::trim);
-                if !names.all(|name| matches!(name, "uniform" | "range")) {
-                    return Err("a list of uniform and range".to_owned());
-                }
-                *get(config) = text.to_owned();
-            }
-            Self::Migration(get) => {
-                let expected = || "bidirectional, upgrade, downgrade or disabled".to_owned();
-                *get(config) = MigrationPolicy::from_name(text).ok_or_else(expected)?;
-            }
             Self::Durability => {
                 config.durability = match text {
                     "fsync" => Durability::Fsync,
@@ -428,14 +355,9 @@ impl Kind {
     fn get(&self, config: &mut Config) -> String {
         match self {
             Self::Text(get) => get(config).clone(),
-            Self::Switch(get) => get(config).to_string(),
             Self::Int32(get, _) => get(config).to_string(),
-            Self::Int64(get, _) => get(config).to_string(),
             Self::Unsigned64(get, _) => get(config).to_string(),
             Self::Size(get, _) => get(config).to_string(),
-            Self::Minutes(get, _) => (*get(config) / 60_000).to_string(),
-            Self::Assignors(get) => get(config).clone(),
-            Self::Migration(get) => get(config).name().to_owned(),
             Self::Durability => match config.durability {
                 Durability::Fsync => "fsync".to_owned(),
                 Durability::Os => "os".to_owned(),
@@ -469,17 +391,25 @@ mod tests {
         assert_eq!(config.core.offsets_retention_ms, 120_000);
         assert_eq!(config.get("offsets.retention.minutes").as_deref(), Some("2"));
         assert!(matches!(config.set("flag", "num.partition", "1"), Err(ConfigError::Unknown { .. })));
-        assert!(matches!(config.set("flag", "num.partitions", "0"), Err(ConfigError::Value { .. })));
+        assert!(matches!(config.set("flag", "num.partitions", "0"), Err(ConfigError::Refused { .. })));
+        assert!(matches!(config.set("flag", "node.id", "-1"), Err(ConfigError::Value { .. })));
+        config.set("flag", "log.retention.hours", "-1").expect("valid");
+        assert_eq!(config.get("log.retention.hours").as_deref(), Some("-1"));
+        assert_eq!((config.get("log.retention.ms"), config.check()), (None, Ok(())));
+        config.set("flag", "group.min.session.timeout.ms", "2000000").expect("valid alone");
+        assert!(matches!(config.check(), Err(ConfigError::Contradiction(_))));
         assert!(matches!(config.set_from_toml("f", "[a"), Err(ConfigError::Syntax { .. })));
     }
 
-    /// Proves: the default of every setting reads back through its own parser.
+    /// Proves: the default of every setting reads back through its own parser, and no name is there twice.
     #[test]
     fn defaults_are_inside_their_bounds() {
         let mut config = Config::default();
-        for setting in SETTINGS {
-            let value = Config::default().get(setting.name).expect("listed");
+        for setting in listed() {
+            assert_eq!(Config::default().get(setting.name), setting.default, "{}", setting.name);
+            let Some(value) = setting.default else { continue };
             config.set("default", setting.name, &value).unwrap_or_else(|error| panic!("{error}"));
         }
+        assert!(listed().is_sorted_by(|one, other| one.name < other.name));
     }
 }

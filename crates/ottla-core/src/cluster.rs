@@ -112,6 +112,8 @@ impl Features {
 pub(crate) struct ClusterState {
     /// The settings that this broker was started with.
     static_config: Arc<CoreConfig>,
+    /// The settings in force.
+    config: Arc<CoreConfig>,
     cluster_id: Uuid,
     features: Arc<Features>,
     /// Dynamic settings by node ([`EVERY_BROKER`] for all) and name.
@@ -124,6 +126,7 @@ impl ClusterState {
     pub(crate) fn new(config: &CoreConfig) -> Self {
         Self {
             static_config: Arc::new(config.clone()),
+            config: Arc::new(config.clone()),
             cluster_id: Uuid::ZERO,
             features: Arc::default(),
             broker_configs: Arc::default(),
@@ -178,16 +181,47 @@ impl ClusterState {
         Ok(())
     }
 
-    /// Puts the dynamic settings over the static ones, into `config`.
-    pub(crate) fn overlay(&self, config: &mut CoreConfig) {
-        for definition in config::broker_definitions().iter().filter(|definition| definition.is_dynamic()) {
-            let value = [self.static_config.node_id, EVERY_BROKER]
-                .into_iter()
-                .find_map(|node_id| self.broker_configs.get(&(node_id, definition.name().into())));
-            match value {
-                Some(value) => definition.set(config, value),
-                None => definition.set(config, &definition.get(&self.static_config)),
+    /// The static settings under the dynamic ones. What this version does not know or would not accept is passed
+    /// over.
+    fn overlaid(&self, dynamic: &BTreeMap<(i32, Text), Text>) -> CoreConfig {
+        let mut config = CoreConfig::clone(&self.static_config);
+        // Those of every broker come first, so that those of this one go over them.
+        for node_id in [EVERY_BROKER, config.node_id] {
+            for ((_, name), value) in dynamic.iter().filter(|((of, _), _)| *of == node_id) {
+                if let Some(definition) = config::broker_definition(name).filter(|known| known.is_dynamic())
+                    && let Err(error) = definition.set(&mut config, value)
+                {
+                    debug_assert!(false, "a setting was stored unchecked: {error}");
+                }
             }
+        }
+        config
+    }
+
+    /// The settings as they would be with some of the dynamic ones changed.
+    pub(crate) fn config_with(&self, changes: &[(i32, &'static str, Option<Text>)]) -> CoreConfig {
+        let mut dynamic = BTreeMap::clone(&self.broker_configs);
+        for (node_id, name, value) in changes {
+            let key = (*node_id, Text::from_static(name));
+            match value {
+                Some(value) => dynamic.insert(key, value.clone()),
+                None => dynamic.remove(&key),
+            };
+        }
+        self.overlaid(&dynamic)
+    }
+
+    /// Puts the dynamic settings into force.
+    fn take_effect(&mut self) {
+        self.config = Arc::new(self.overlaid(&self.broker_configs));
+    }
+
+    /// Everything that a setting's value may come from.
+    pub(crate) fn sources(&self) -> config::Sources<'_> {
+        config::Sources {
+            static_config: &self.static_config,
+            config: &self.config,
+            dynamic: &self.broker_configs,
         }
     }
 
@@ -320,7 +354,7 @@ fn apply_record(
                 None => configs.remove(&(node_id, name)),
             };
             state.cluster.last_position = position;
-            state.cluster.overlay(&mut state.config);
+            settings_changed(state);
             effects.image_changed = true;
         }
         ControlRecord::GroupConfig { group, overrides } => {
@@ -339,6 +373,16 @@ fn apply_record(
     Ok(())
 }
 
+/// Puts the dynamic settings into force: topics without a value of their own follow.
+pub(crate) fn settings_changed(state: &mut ShardState) {
+    let old = state.config.kept.clone();
+    state.cluster.take_effect();
+    state.config = CoreConfig::clone(&state.cluster.config);
+    if state.config.kept != old {
+        state.topics.set_defaults(&state.config.kept);
+    }
+}
+
 /// A topic is new, or has new settings or more partitions.
 fn apply_topic(
     state: &mut ShardState,
@@ -350,6 +394,9 @@ fn apply_topic(
         return Err("a topic with an impossible number of partitions or role");
     }
     topic.last_position = position;
+    if !state.config.kept.is_empty() {
+        topic.config = Arc::new(topic.config.with_defaults(&state.config.kept));
+    }
     let there = match state.topics.by_id(topic.id) {
         Some(old) if old.name != topic.name || old.partition_count > topic.partition_count => {
             return Err("a topic changes its name or loses partitions");

@@ -4,6 +4,8 @@
 //! Place in the walk: built once by the broker from its own settings, handed to [`crate::ShardState::new`] and
 //! [`crate::Restore::new`]. Nothing here is durable; what must be durable is a record.
 
+use crate::cluster::config::{self, Kept, TopicConfig};
+
 /// Settings and bounds of a shard. All times are milliseconds, all sizes bytes.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
@@ -20,6 +22,17 @@ pub struct CoreConfig {
     pub transaction_state_log_num_partitions: i32,
     /// `auto.create.topics.enable`: whether Metadata may create topics.
     pub auto_create_topics_enable: bool,
+    /// `delete.topic.enable`: whether DeleteTopics may delete.
+    pub delete_topic_enable: bool,
+    /// `max.connections`: connections at once. 1 to 1,000,000. The core keeps this and the next three because they
+    /// may change while the broker runs; the listener takes them from the image.
+    pub max_connections: i32,
+    /// `max.connections.per.ip`: of one address.
+    pub max_connections_per_ip: i32,
+    /// `max.connections.per.ip.overrides`: another such number for some addresses, `ADDRESS:NUMBER` with commas.
+    pub max_connections_per_ip_overrides: String,
+    /// `max.connection.creation.rate`: accepted in a second. `i32::MAX` for any number.
+    pub max_connection_creation_rate: i32,
     /// `transaction.max.timeout.ms`: the longest transaction a client may ask for.
     pub transaction_max_timeout_ms: i32,
     /// `transactional.id.expiration.ms`: an id without a transaction is forgotten after this time.
@@ -54,9 +67,9 @@ pub struct CoreConfig {
     pub group_consumer_max_session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`: how often members are told to send heartbeats.
     pub group_consumer_heartbeat_interval_ms: i32,
-    /// `group.consumer.min.heartbeat.interval.ms`: the shortest such interval that may be set.
+    /// `group.consumer.min.heartbeat.interval.ms`: the shortest such time that may be set for a group.
     pub group_consumer_min_heartbeat_interval_ms: i32,
-    /// `group.consumer.max.heartbeat.interval.ms`: the longest such interval that may be set.
+    /// `group.consumer.max.heartbeat.interval.ms`: the longest such time that may be set for a group.
     pub group_consumer_max_heartbeat_interval_ms: i32,
     /// `group.consumer.max.size`: members of one consumer group; also bounded by the limits.
     pub group_consumer_max_size: i32,
@@ -79,8 +92,52 @@ pub struct CoreConfig {
     pub connection_fence_enable: bool,
     /// Grace after a start before any transaction may be timed out; also bounded by its own timeout.
     pub timeout_grace_after_start_ms: i64,
+    /// Defaults of topics (`log.retention.ms`, `message.max.bytes`, ...), and what can be set without effect.
+    pub kept: Kept,
     /// Bounds on what clients can make grow.
     pub limits: Limits,
+}
+
+impl CoreConfig {
+    /// What in these settings contradicts itself, though each value alone is allowed. The error names the
+    /// settings.
+    ///
+    /// # Errors
+    /// The text says what should hold.
+    pub fn check(&self) -> Result<(), String> {
+        let number = |name: &str| -> Option<i64> {
+            config::broker_definition(name)?.get(self)?.parse().ok() // none: not set, which is no contradiction
+        };
+        let not_above = |least: &str, most: &str| match (number(least), number(most)) {
+            (Some(one), Some(other)) if one > other => {
+                Err(format!("{least} ({one}) is not above {most} ({other})"))
+            }
+            _ => Ok(()),
+        };
+        not_above("group.min.session.timeout.ms", "group.max.session.timeout.ms")?;
+        for what in ["session.timeout.ms", "heartbeat.interval.ms"] {
+            let value = format!("group.consumer.{what}");
+            not_above(&format!("group.consumer.min.{what}"), &value)?;
+            not_above(&value, &format!("group.consumer.max.{what}"))?;
+        }
+        not_above("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms")?;
+        if self.max_connections_per_ip == 0 && self.max_connections_per_ip_overrides.is_empty() {
+            return Err("max.connections.per.ip is 0 only beside max.connections.per.ip.overrides".to_owned());
+        }
+        let defaults = TopicConfig::default().with_defaults(&self.kept);
+        for (name, local, whole) in [
+            ("ms", number("log.local.retention.ms"), defaults.retention_ms),
+            ("bytes", number("log.local.retention.bytes"), defaults.retention_bytes),
+        ] {
+            let local = local.unwrap_or(-2);
+            if whole >= 0 && local != -2 && !(0..=whole).contains(&local) {
+                return Err(format!(
+                    "log.local.retention.{name} is not above log.retention.{name} ({whole})"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Which groups may change their protocol while they have members (KIP-848).
@@ -175,6 +232,11 @@ impl Default for CoreConfig {
             offsets_topic_num_partitions: 50,
             transaction_state_log_num_partitions: 50,
             auto_create_topics_enable: true,
+            delete_topic_enable: true,
+            max_connections: 20_000,
+            max_connections_per_ip: i32::MAX,
+            max_connections_per_ip_overrides: String::new(),
+            max_connection_creation_rate: i32::MAX,
             transaction_max_timeout_ms: 900_000,
             transactional_id_expiration_ms: 604_800_000,
             transaction_abort_interval_ms: 10_000,
@@ -201,6 +263,7 @@ impl Default for CoreConfig {
             group_max_size: i32::MAX,
             connection_fence_enable: true,
             timeout_grace_after_start_ms: 10_000,
+            kept: Kept::default(),
             limits: Limits::default(),
         }
     }

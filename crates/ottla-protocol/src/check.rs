@@ -60,6 +60,8 @@ pub struct ProduceRules {
     pub timestamp_after_max_ms: i64,
     /// `compression.type`.
     pub compression: CompressionType,
+    /// Level for that codec (`compression.gzip.level`, `compression.zstd.level`); none for the codec's own default.
+    pub compression_level: Option<i32>,
     /// Wall clock, ms.
     pub now_ms: i64,
     /// Version of the Produce request.
@@ -79,6 +81,7 @@ impl Default for ProduceRules {
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: 3_600_000,
             compression: CompressionType::Producer,
+            compression_level: None,
             now_ms: 0,
             produce_version: 13,
             decompressed_bytes_max: 16 << 20,
@@ -282,7 +285,7 @@ fn recompress(
     }
     let mut tail = Vec::with_capacity(TAIL_HEADER_BYTES + body.len());
     tail.extend_from_slice(&header.tail_header());
-    compression::compress_into(codec, body, &mut tail);
+    compression::compress_at_level(codec, rules.compression_level, body, &mut tail);
     let batch_bytes = BATCH_HEAD_BYTES + tail.len();
     check_size(batch_bytes, rules)?;
     header.batch_length = i32::try_from(batch_bytes - LENGTH_OVERHEAD_BYTES)

@@ -110,14 +110,20 @@ pub fn compress(codec: Codec, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Compresses `data` at the end of `out`.
+/// Compresses `data` at the end of `out`, at the codec's default level.
 pub fn compress_into(codec: Codec, data: &[u8], out: &mut Vec<u8>) {
+    compress_at_level(codec, None, data, out);
+}
+
+/// Compresses `data` at the end of `out`. The level is Kafka's: 1 to 9 for gzip and -131072 to 22 for zstd; -1 for
+/// gzip and none are the codec's default. The other codecs have one level.
+pub fn compress_at_level(codec: Codec, level: Option<i32>, data: &[u8], out: &mut Vec<u8>) {
     match codec {
         Codec::None => out.extend_from_slice(data),
-        Codec::Gzip => gzip::compress(data, out),
+        Codec::Gzip => gzip::compress(data, level, out),
         Codec::Snappy => snappy::compress(data, out),
         Codec::Lz4 => lz4::compress(data, out),
-        Codec::Zstd => zstandard::compress(data, out),
+        Codec::Zstd => zstandard::compress(data, level, out),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use hashbrown::HashMap;
 use ottla_core::cluster::Image;
+use ottla_core::config::CoreConfig;
 use ottla_core::decision::Bounds;
 use ottla_protocol::types::TopicIdPartition;
 use ottla_storage::LogReader;
@@ -22,6 +23,7 @@ pub struct View {
     partitions: RwLock<Slots>,
     image: RwLock<Arc<Image>>,
     reader: RwLock<LogReader>,
+    image_changed: Notify,
     sequence: AtomicU64,
     wakeups: Mutex<Vec<Arc<PartitionSlot>>>,
     wake: Notify,
@@ -38,7 +40,15 @@ pub struct Published {
 /// One partition's published bounds and who waits for them to move.
 pub struct PartitionSlot {
     versions: Mutex<(Arc<Published>, Option<Arc<Published>>)>,
-    waiters: Mutex<Vec<Weak<Waiter>>>,
+    waiters: Mutex<Waiters>,
+}
+
+/// Parked fetches, among them some that are gone.
+#[derive(Default)]
+struct Waiters {
+    all: Vec<Weak<Waiter>>,
+    /// When there are so many, those that are gone are taken out.
+    sweep_at: usize,
 }
 
 /// A parked fetch.
@@ -60,6 +70,7 @@ impl View {
             partitions: RwLock::new(HashMap::with_hasher(foldhash::quality::FixedState::with_seed(seed))),
             image: RwLock::new(image),
             reader: RwLock::new(reader),
+            image_changed: Notify::new(),
             sequence: AtomicU64::new(0),
             wakeups: Mutex::new(Vec::new()),
             wake: Notify::new(),
@@ -69,6 +80,18 @@ impl View {
     /// Topics, configs and features.
     pub fn image(&self) -> Arc<Image> {
         self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ready once other settings than these are in force.
+    pub async fn settings_changed(&self, known: &Arc<CoreConfig>) {
+        loop {
+            let mut changed = std::pin::pin!(self.image_changed.notified());
+            changed.as_mut().enable(); // what is published from here on is seen
+            if !Arc::ptr_eq(&self.image().config, known) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Where bytes are read from.
@@ -104,6 +127,7 @@ impl View {
         }
         if let Some(image) = image {
             *self.image.write().unwrap_or_else(PoisonError::into_inner) = image;
+            self.image_changed.notify_waiters();
         }
         self.sequence.store(sequence, Ordering::Release);
         if !touched.is_empty() {
@@ -153,7 +177,7 @@ impl View {
             slot.publish(published);
             return Some(slot);
         }
-        let slot = PartitionSlot { versions: Mutex::new((published, None)), waiters: Mutex::new(Vec::new()) };
+        let slot = PartitionSlot { versions: Mutex::new((published, None)), waiters: Mutex::default() };
         self.partitions.write().unwrap_or_else(PoisonError::into_inner).insert(partition, Arc::new(slot));
         None
     }
@@ -177,10 +201,12 @@ impl PartitionSlot {
     /// Registers a parked fetch until it is woken once or dropped.
     pub fn register(&self, waiter: &Arc<Waiter>) {
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiters.len() >= 16 && waiters.len() == waiters.capacity() {
-            waiters.retain(|waiter| waiter.strong_count() > 0);
+        if waiters.all.len() >= waiters.sweep_at {
+            waiters.all.retain(|waiter| waiter.strong_count() > 0);
+            // Twice what is left: a sweep is paid for by as many registrations as it looks at.
+            waiters.sweep_at = (2 * waiters.all.len()).max(16);
         }
-        waiters.push(Arc::downgrade(waiter));
+        waiters.all.push(Arc::downgrade(waiter));
     }
 
     fn publish(&self, published: Arc<Published>) {
@@ -198,7 +224,7 @@ impl PartitionSlot {
 
     fn wake_waiters(&self) {
         let waiters = std::mem::take(&mut *self.waiters.lock().unwrap_or_else(PoisonError::into_inner));
-        for waiter in waiters.iter().filter_map(Weak::upgrade) {
+        for waiter in waiters.all.iter().filter_map(Weak::upgrade) {
             if !waiter.fired.swap(true, Ordering::AcqRel) {
                 waiter.moved.notify_one();
             }

@@ -1,9 +1,10 @@
 //! IncrementalAlterConfigs, versions 0 and 1 (KIP-339), and AlterConfigs, versions 0 to 2 (KIP-133): settings of
 //! topics and of groups (`alter_group`), and what is dynamic of the broker.
 //!
-//! Errors per resource: 3 unknown topic, 17 not a topic's name, 40 unknown setting or invalid value, 42 everything
-//! that is wrong with the request itself. A resource changes as a whole or not at
-//! all; those that pass become one decision.
+//! Errors per resource: 3 unknown topic, 17 not a topic's name, 40 unknown setting or invalid value of a topic, 42
+//! everything that is wrong with the request itself, and an invalid value of a broker, as Kafka has it; to take away
+//! what is not there, or is not known, changes nothing and is no error; 44 too many groups with settings. A resource changes as
+//! a whole or not at all; those that pass become one decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ottla_protocol::messages::incremental_alter_configs_response::AlterConfigsRe
 use ottla_protocol::types::Text;
 
 use super::config::{
-    BrokerDefinition, ConfigError, ConfigType, Definition, broker_definition, list, topic_definition,
+    BrokerDefinition, ConfigError, ConfigType, Definition, Update, broker_definition, list, topic_definition,
 };
 use super::{EVERY_BROKER, Topic, alter_group, records, validate_name};
 use crate::command::Context;
@@ -27,6 +28,8 @@ use crate::shard::{NewRecord, ShardState, Step};
 const TOPIC: i8 = 2;
 /// Resource type of a broker.
 const BROKER: i8 = 4;
+/// Resource type of the levels of a broker's log messages.
+const BROKER_LOGGER: i8 = 8;
 /// Resource type of a group.
 const GROUP: i8 = 32;
 
@@ -40,6 +43,14 @@ pub(super) type Refused = (ErrorCode, String);
 
 pub(super) fn invalid_request(reason: impl Into<String>) -> Refused {
     (ErrorCode::InvalidRequest, reason.into())
+}
+
+/// Of a resource whose settings cannot be altered.
+fn not_alterable(resource_type: i8) -> Refused {
+    invalid_request(match resource_type {
+        BROKER_LOGGER => "the levels of log messages are set at the broker's start, by OTTLA_LOG".to_owned(),
+        kind => format!("settings of resource type {kind} cannot be altered"),
+    })
 }
 
 impl From<ConfigError> for Refused {
@@ -163,7 +174,7 @@ fn plan(
         TOPIC => plan_topic(state, resource),
         BROKER => plan_broker(state, resource),
         GROUP => alter_group::plan(state, resource, planned),
-        kind => Err(invalid_request(format!("settings of resource type {kind} cannot be altered"))),
+        kind => Err(not_alterable(kind)),
     }
 }
 
@@ -176,13 +187,18 @@ fn plan_topic(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec
         .map(|(name, value)| (name, value.clone()))
         .collect();
     for config in &resource.configs {
-        let definition = topic_definition(&config.name)
-            .ok_or_else(|| ConfigError::Unknown { name: config.name.clone() })?;
+        let Some(definition) = topic_definition(&config.name) else {
+            if config.config_operation == DELETE {
+                continue;
+            }
+            return Err(ConfigError::Unknown { name: config.name.clone() }.into());
+        };
         if config.config_operation != DELETE {
             check_internal(topic, definition)?;
         }
-        let current = topic.config.override_of(definition.name).map_or(definition.default, Text::as_str);
-        match altered(definition, current, config)? {
+        let own = topic.config.override_of(definition.name).map(Text::to_string);
+        let inherited = || state.config.kept.topic_default(definition).into_owned();
+        match altered(definition, &own.unwrap_or_else(inherited), config)? {
             Some(value) => overrides.insert(definition.name, value),
             None => overrides.remove(definition.name),
         };
@@ -214,7 +230,8 @@ fn topic_record(
     topic: &Topic,
     overrides: BTreeMap<&str, Text>,
 ) -> Result<Vec<NewRecord>, Refused> {
-    let config = topic.config.altered(overrides, state.config.limits.config_value_bytes_max)?;
+    let config =
+        topic.config.altered(overrides, state.config.limits.config_value_bytes_max, &state.config.kept)?;
     if config == *topic.config {
         return Ok(Vec::new());
     }
@@ -248,7 +265,7 @@ fn plan_replaced(state: &ShardState, resource: &Replaced, planned: usize) -> Res
             let overrides = wanted.into_iter().map(|(name, value)| (name.into(), value.trim().into()));
             alter_group::replace(state, &resource.resource_name, overrides.collect(), planned)
         }
-        kind => Err(invalid_request(format!("settings of resource type {kind} cannot be altered"))),
+        kind => Err(not_alterable(kind)),
     }
 }
 
@@ -259,17 +276,35 @@ fn replace_broker(
 ) -> Result<Vec<NewRecord>, Refused> {
     let there = state.cluster.broker_configs.iter().filter(|((of, _), _)| *of == node_id);
     let removed = there
-        .map(|((_, name), _)| name.as_str())
-        .filter(|name| broker_definition(name).is_some() && !wanted.contains_key(name));
-    let mut new_records: Vec<NewRecord> =
-        removed.map(|name| records::broker_config(node_id, name, None)).collect();
+        .filter_map(|((_, name), _)| broker_definition(name))
+        .filter(|broker| !wanted.contains_key(broker.name()));
+    let mut changes: Vec<Change> = removed.map(|broker| (node_id, broker.name(), None)).collect();
     for (name, value) in wanted {
-        let broker = dynamic_setting(name)?;
-        let value: Text = value.trim().into();
-        broker.definition.check(&value)?;
-        new_records.push(records::broker_config(node_id, broker.name(), Some(value)));
+        let broker = dynamic_setting(name, node_id)?;
+        changes.push((node_id, broker.name(), Some(value.trim().into())));
     }
-    Ok(new_records)
+    broker_records(state, &changes)
+}
+
+/// A node, one of its settings, and its new value; none to take it away.
+type Change = (i32, &'static str, Option<Text>);
+
+/// Checks the values, alone and together, and makes records of those that are new.
+fn broker_records(state: &ShardState, changes: &[Change]) -> Result<Vec<NewRecord>, Refused> {
+    let bytes_max = state.config.limits.config_value_bytes_max;
+    for (_, name, value) in changes {
+        let definition = &broker_definition(name).expect("changes are of known settings").definition;
+        let Some(value) = value else { continue };
+        if value.len() > bytes_max {
+            return Err(invalid_request(ConfigError::TooLong { name, bytes_max }.to_string()));
+        }
+        definition.check(value).map_err(|error| invalid_request(error.to_string()))?;
+    }
+    state.cluster.config_with(changes).check().map_err(invalid_request)?;
+    let there = |node_id: i32, name| state.cluster.broker_configs.get(&(node_id, Text::from_static(name)));
+    let is_new = |(node_id, name, value): &&Change| there(*node_id, name) != value.as_ref();
+    let new = changes.iter().filter(is_new);
+    Ok(new.map(|(node_id, name, value)| records::broker_config(*node_id, name, value.clone())).collect())
 }
 
 /// The node whose settings are meant.
@@ -282,27 +317,33 @@ fn node(state: &ShardState, name: &str) -> Result<i32, Refused> {
     }
 }
 
-/// A setting of the broker that may change while it runs.
-fn dynamic_setting(name: &str) -> Result<&'static BrokerDefinition, Refused> {
+/// A setting of the broker that may change while it runs, and may be set for this node or all of them.
+fn dynamic_setting(name: &str, node_id: i32) -> Result<&'static BrokerDefinition, Refused> {
     let broker = broker_definition(name).ok_or_else(|| ConfigError::Unknown { name: name.into() })?;
-    if !broker.is_dynamic() {
-        return Err(invalid_request(format!("setting {name} cannot change while the broker runs")));
+    match broker.update {
+        Update::ReadOnly => {
+            Err(invalid_request(format!("setting {name} cannot change while the broker runs")))
+        }
+        Update::PerBroker if node_id == EVERY_BROKER => {
+            Err(invalid_request(format!("setting {name} is one broker's, not that of all")))
+        }
+        Update::PerBroker | Update::ClusterWide => Ok(broker),
     }
-    Ok(broker)
 }
 
 fn plan_broker(state: &ShardState, resource: &AlterConfigsResource) -> Result<Vec<NewRecord>, Refused> {
     let node_id = node(state, &resource.resource_name)?;
-    let mut new_records = Vec::new();
+    let mut changes: Vec<Change> = Vec::new();
     for config in &resource.configs {
-        let broker = dynamic_setting(&config.name)?;
-        let value = altered(&broker.definition, &broker.get(&state.config), config)?;
-        if let Some(value) = &value {
-            broker.definition.check(value)?;
+        if config.config_operation == DELETE {
+            changes.extend(broker_definition(&config.name).map(|broker| (node_id, broker.name(), None)));
+            continue;
         }
-        new_records.push(records::broker_config(node_id, broker.name(), value));
+        let broker = dynamic_setting(&config.name, node_id)?;
+        let current = broker.get(&state.config).unwrap_or_default();
+        changes.push((node_id, broker.name(), altered(&broker.definition, &current, config)?));
     }
-    Ok(new_records)
+    broker_records(state, &changes)
 }
 
 /// The value that an operation makes of the current one; none to remove it.

@@ -54,7 +54,7 @@ pub(crate) fn create_topics(step: &mut Step<'_>, context: &Context, request: m::
         };
         results.push(match plan {
             Ok(topic) => {
-                let result = created(&topic, request.validate_only);
+                let result = created(step.state, &topic, request.validate_only);
                 planned.partitions += topic.partition_count as usize;
                 planned.topics.push(topic);
                 result
@@ -197,26 +197,23 @@ fn topic_config(state: &ShardState, topic: &CreatableTopic) -> Result<TopicConfi
         let value = config.value.clone().ok_or_else(|| ConfigError::Null { name: config.name.clone() })?;
         overrides.push((config.name.as_str(), value));
     }
-    TopicConfig::new(overrides, state.config.limits.config_value_bytes_max)
+    TopicConfig::new(overrides, state.config.limits.config_value_bytes_max, &state.config.kept)
 }
 
-fn created(topic: &Topic, validate_only: bool) -> CreatableTopicResult {
-    let configs = topic
-        .config
-        .settings()
-        .map(|setting| CreatableTopicConfigs {
-            name: Text::from_static(setting.definition.name),
-            value: Some(setting.text()),
-            config_source: setting.source as i8,
-            ..Default::default()
-        })
-        .collect();
+fn created(state: &ShardState, topic: &Topic, validate_only: bool) -> CreatableTopicResult {
+    let settings = state.cluster.sources().of_topic(&topic.config);
+    let configs = settings.into_iter().map(|setting| CreatableTopicConfigs {
+        name: Text::from_static(setting.definition.name),
+        value: setting.value.map(Text::from),
+        config_source: setting.source as i8,
+        ..Default::default()
+    });
     CreatableTopicResult {
         name: topic.name.clone(),
         topic_id: if validate_only { Uuid::ZERO } else { topic.id },
         num_partitions: topic.partition_count,
         replication_factor: Topic::REPLICATION_FACTOR,
-        configs: Some(configs),
+        configs: Some(configs.collect()),
         ..Default::default()
     }
 }

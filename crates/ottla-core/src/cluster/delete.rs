@@ -1,7 +1,7 @@
 //! DeleteTopics, versions 1 to 6 (by id since version 6, KIP-516).
 //!
 //! Errors per topic: 3 unknown name, 100 unknown id, 42 an internal topic, both or neither of name and id, or
-//! named twice. All topics that pass are deleted in one decision.
+//! named twice, 73 (before version 3 as 42) where `delete.topic.enable` is off. All topics that pass are deleted in one decision.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,17 @@ pub(crate) fn delete_topics(step: &mut Step<'_>, context: &Context, request: m::
     let mut deleted = BTreeMap::new();
     let mut new_records = Vec::new();
     let mut responses = Vec::with_capacity(wanted.len());
+    let disabled = match context.version {
+        ..=2 => ErrorCode::InvalidRequest,
+        _ => ErrorCode::TopicDeletionDisabled,
+    };
     for (name, topic_id) in wanted {
         let found = find(step.state, name.as_ref(), topic_id).and_then(|topic| {
             if deleted.insert(topic.id, topic.name.clone()).is_some() {
                 return Err((ErrorCode::InvalidRequest, "the topic is named twice in the request"));
+            }
+            if !step.state.config.delete_topic_enable {
+                return Err((disabled, "delete.topic.enable is off"));
             }
             Ok(topic)
         });

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use ottla_protocol::types::{Text, Uuid};
 
-use super::config::{self, BrokerSetting, GroupConfigs, GroupSetting};
+use super::config::{GroupConfigs, Setting, Sources};
 use super::{Features, Topic, TopicMap};
 use crate::config::CoreConfig;
 use crate::decision::Position;
@@ -25,6 +25,8 @@ pub struct Image {
     topics: TopicMap,
     /// The topics by name, sorted when somebody first asks.
     sorted: OnceLock<Vec<Arc<Topic>>>,
+    /// The settings in force.
+    pub config: Arc<CoreConfig>,
     static_config: Arc<CoreConfig>,
     broker_configs: Arc<BTreeMap<(i32, Text), Text>>,
     group_configs: Arc<GroupConfigs>,
@@ -38,6 +40,7 @@ impl Image {
             position: state.position,
             topics: state.topics.map().clone(),
             sorted: OnceLock::new(),
+            config: state.cluster.config.clone(),
             static_config: state.cluster.static_config.clone(),
             broker_configs: state.cluster.broker_configs.clone(),
             group_configs: state.cluster.group_configs.clone(),
@@ -64,15 +67,14 @@ impl Image {
         self.topics.len()
     }
 
-    /// The core's settings of a broker, dynamic ones applied, by name. `None`: of every broker, and only those
-    /// that were set.
-    pub fn broker_settings(&self, node_id: Option<i32>) -> Vec<BrokerSetting> {
-        config::broker_settings(&self.static_config, &self.broker_configs, node_id)
+    /// Everything that a setting's value may come from.
+    pub fn sources(&self) -> Sources<'_> {
+        Sources { static_config: &self.static_config, config: &self.config, dynamic: &self.broker_configs }
     }
 
-    /// Every setting of a group, by name, whether the group exists or not.
-    pub fn group_settings(&self, group: &str) -> Vec<GroupSetting> {
-        self.group_configs.settings(group, &self.broker_settings(Some(self.static_config.node_id)))
+    /// Every setting of a group, whether it exists or not, by name.
+    pub fn group_settings(&self, group: &str) -> Vec<Setting> {
+        self.group_configs.settings(group, &self.sources().of_broker())
     }
 
     /// What was set for groups.

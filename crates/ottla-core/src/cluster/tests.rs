@@ -11,7 +11,7 @@ use ottla_protocol::messages::delete_topics_request::DeleteTopicState;
 use ottla_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use ottla_protocol::types::{Text, Uuid};
 
-use super::config::{ConfigSource, broker_definitions, topic_definitions};
+use super::config::{ConfigSource, broker_definition, broker_definitions, topic_definitions};
 use super::{coordinator_partition, validate_name};
 use crate::command::CommandBody;
 use crate::config::CoreConfig;
@@ -19,6 +19,7 @@ use crate::decision::Reply;
 use crate::testing::{NOBODY, Shard};
 
 mod admin;
+mod defaults;
 mod groups;
 
 fn topic(name: &str, num_partitions: i32, replication_factor: i16) -> CreatableTopic {
@@ -299,7 +300,7 @@ fn alter_topic_configs() {
         ("t", &[("retention.ms", 0, Some("5")), ("cleanup.policy", 2, Some("compact"))], 0),
         ("t", &[("retention.ms", 0, Some("6")), ("segment.bytes", 0, Some("1"))], 40),
         ("t", &[("no.such", 0, Some("1"))], 40),
-        ("t", &[("no.such", 1, None)], 40),
+        ("t", &[("no.such", 1, None)], 0),
         ("t", &[("retention.ms", 2, Some("1"))], 40),
         ("t", &[("retention.ms", 0, None)], 42),
         ("t", &[("retention.ms", 9, Some("1"))], 42),
@@ -342,14 +343,14 @@ fn alter_broker_configs() {
     shard.reload();
     assert_eq!(shard.state.config.producer_id_expiration_ms, 2000);
     let image = shard.state.image();
-    let settings = image.broker_settings(Some(1));
+    let settings = image.sources().of_broker();
     assert_eq!(settings.len(), broker_definitions().len());
     let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
     assert_eq!(
-        (&*setting.value, setting.source, setting.synonyms.len()),
-        ("2000", ConfigSource::DynamicBroker, 3)
+        (setting.value.as_deref(), setting.source, setting.synonyms.len()),
+        (Some("2000"), ConfigSource::DynamicBroker, 3)
     );
-    assert_eq!(image.broker_settings(None).len(), 1);
+    assert_eq!(image.sources().of_every_broker().len(), 1);
     assert_eq!(alter(&mut shard, false, vec![resource(4, "1", &[(name, 1, None)])]), [0]);
     assert_eq!(shard.state.config.producer_id_expiration_ms, 3000);
     assert_eq!(alter(&mut shard, false, vec![resource(4, "", &[(name, 1, None)])]), [0]);
@@ -361,7 +362,9 @@ fn alter_broker_configs() {
         ("7", name, "1", 42),
         ("", "num.partitions", "3", 42),
         ("", "no.such", "1", 40),
-        ("", name, "-1", 40),
+        ("", name, "-1", 42),
+        ("", "log.retention.ms", "0", 42),
+        ("", "sasl.kerberos.min.time.before.relogin", "1", 42),
     ];
     for (resource_name, name, value, code) in table {
         assert_eq!(
@@ -450,10 +453,16 @@ fn names() {
 fn definitions_are_sound() {
     assert!(topic_definitions().is_sorted_by(|one, other| one.name < other.name));
     assert!(topic_definitions().iter().all(|definition| definition.check(definition.default).is_ok()));
+    let synonyms = topic_definitions().iter().filter_map(|definition| definition.synonym);
+    for synonym in synonyms {
+        assert!(broker_definition(synonym).is_some(), "{synonym} gives a topic's default");
+    }
     assert!(broker_definitions().is_sorted_by(|one, other| one.name() < other.name()));
     let config = CoreConfig::default();
+    assert_eq!(config.check(), Ok(()));
     for definition in broker_definitions() {
-        assert_eq!(definition.get(&config), definition.definition.default, "{}", definition.name());
-        assert!(definition.definition.check(definition.definition.default).is_ok());
+        let default = definition.definition.default_value();
+        assert_eq!(definition.get(&config).as_deref(), default, "{}", definition.name());
+        assert!(default.is_none_or(|default| definition.definition.check(default).is_ok()));
     }
 }

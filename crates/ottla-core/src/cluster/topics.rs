@@ -10,7 +10,7 @@ use foldhash::quality::FixedState;
 use hashbrown::{Equivalent, HashMap};
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
-use super::config::TopicConfig;
+use super::config::{Kept, TopicConfig};
 use super::names::{self, CONSUMER_OFFSETS, TRANSACTION_STATE};
 use crate::config::CoreConfig;
 use crate::decision::Position;
@@ -219,6 +219,19 @@ impl Topics {
     /// The topic whose name differs from this one only in '.' and '_'.
     pub(super) fn collides_with(&self, name: &str) -> Option<&Text> {
         self.collisions.get(&names::collision_key(name)?).filter(|other| **other != name)
+    }
+
+    /// Resolves the settings of every topic anew, over other defaults.
+    pub(crate) fn set_defaults(&mut self, defaults: &Kept) {
+        let topics: Vec<Arc<Topic>> = self.map.by_id.values().cloned().collect();
+        for topic in topics {
+            let config = topic.config.with_defaults(defaults);
+            if config != *topic.config {
+                let topic = Arc::new(Topic { config: Arc::new(config), ..Topic::clone(&topic) });
+                self.map.by_name.insert(topic.name.clone(), topic.clone());
+                self.map.by_id.insert(topic.id, topic);
+            }
+        }
     }
 
     /// Adds a topic or replaces what is known of it.

@@ -253,7 +253,8 @@ impl Restore {
         }
         state.position = announced.position;
         state.shard_epoch = announced.shard_epoch;
-        state.cluster.overlay(&mut state.config);
+        state.topics.set_defaults(&state.config.kept);
+        cluster::settings_changed(&mut state);
         state.volatile = Volatile::new(&state.config);
         Ok(state)
     }

@@ -376,6 +376,26 @@ fn recompression() {
     }
 }
 
+/// The level counts when a batch is compressed anew, for the codecs that have levels; what was sent in the topic's
+/// codec stays as it is.
+#[test]
+fn recompression_levels() {
+    let value: Vec<u8> = (0..20_000u32).flat_map(|number| (number * number % 977).to_le_bytes()).collect();
+    let plain = batch_of(Codec::None, Producer::NONE, &[(None, &value, NOW)]);
+    let bytes_at = |codec, level| {
+        let compression_level = Some(level);
+        let rules = ProduceRules { compression: CompressionType::Codec(codec), compression_level, ..rules() };
+        passes(&plain, &rules).tail.len()
+    };
+    assert!(bytes_at(Codec::Gzip, 9) < bytes_at(Codec::Gzip, 1));
+    assert_eq!(bytes_at(Codec::Gzip, -1), bytes_at(Codec::Gzip, 6));
+    assert!(bytes_at(Codec::Zstd, 22) < bytes_at(Codec::Zstd, -50));
+    let sent = batch_of(Codec::Gzip, Producer::NONE, &[(None, &value, NOW)]);
+    let compression = CompressionType::Codec(Codec::Gzip);
+    let leveled = ProduceRules { compression, compression_level: Some(1), ..rules() };
+    assert_eq!(passes(&sent, &leveled).tail, passes(&sent, &rules()).tail);
+}
+
 /// The size is checked again after recompression.
 #[test]
 fn recompression_can_be_too_large() {

@@ -13,8 +13,10 @@ const EXPANSION_MAX: usize = 1032;
 /// The least that is read at once.
 const STEP_BYTES_MIN: usize = 4 * 1024;
 
-pub(super) fn compress(data: &[u8], out: &mut Vec<u8>) {
-    let mut encoder = GzEncoder::new(out, Compression::default());
+/// Compresses at a level of 1 to 9, or at the codec's own.
+pub(super) fn compress(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) {
+    let level = level.and_then(|level| u32::try_from(level).ok()).filter(|level| (1..=9).contains(level));
+    let mut encoder = GzEncoder::new(out, level.map_or_else(Compression::default, Compression::new));
     encoder.write_all(data).and_then(|()| encoder.finish()).expect("writing to memory does not fail");
 }
 

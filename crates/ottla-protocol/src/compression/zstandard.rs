@@ -14,8 +14,9 @@ const BLOCK_BYTES_MAX: u64 = 128 * 1024;
 /// Readers refuse larger windows by default; a batch that needs one could not be read again.
 const WINDOW_BYTES_MAX: u64 = 1 << 27;
 
-pub(super) fn compress(data: &[u8], out: &mut Vec<u8>) {
-    let mut compressor = Compressor::new(LEVEL).expect("a context of libzstd fits memory");
+/// Compresses at a level of -131072 to 22.
+pub(super) fn compress(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) {
+    let mut compressor = Compressor::new(level.unwrap_or(LEVEL)).expect("a context of libzstd fits memory");
     let compressed = compressor.compress(data).expect("the buffer holds the largest possible frame");
     out.extend_from_slice(&compressed);
 }

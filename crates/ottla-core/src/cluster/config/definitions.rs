@@ -1,7 +1,7 @@
 //! The settings of a topic, in alphabetical order: names, defaults and bounds are Kafka 4.4's.
 
 use super::ConfigType::{Boolean, Double, Int, List, Long, String};
-use super::Rule::{Any, AtLeast, Between, Fraction, MinusOneOrBetween, OneOf};
+use super::Rule::{Any, AtLeast, Between, Fraction, MinusOneOrBetween, OneOf, ThrottledReplicas};
 use super::{ConfigType, Definition, Rule};
 
 const MAX: &str = "9223372036854775807";
@@ -37,13 +37,13 @@ static TOPIC_DEFINITIONS: &[Definition] = &[
         "How long a deleted file stays on disk. Without effect: a file goes when nobody reads it."),
     define("flush.messages", Long, MAX, AtLeast(1), Some("log.flush.interval.messages"),
         "Records after which the log is synced. Without effect: every answer waits for a sync."),
-    define("flush.ms", Long, MAX, AtLeast(0), None,
+    define("flush.ms", Long, MAX, AtLeast(0), Some("log.flush.interval.ms"),
         "Time after which the log is synced. Without effect: every answer waits for a sync."),
-    define("follower.replication.throttled.replicas", List, "", Any, None,
+    define("follower.replication.throttled.replicas", List, "", ThrottledReplicas, None,
         "Replicas that are throttled. Without effect: there are no followers."),
     define("index.interval.bytes", Int, "4096", AtLeast(0), Some("log.index.interval.bytes"),
         "Distance of index entries. Without effect."),
-    define("leader.replication.throttled.replicas", List, "", Any, None,
+    define("leader.replication.throttled.replicas", List, "", ThrottledReplicas, None,
         "Replicas that are throttled. Without effect: there are no followers."),
     define("local.retention.bytes", Long, "-2", AtLeast(-2), Some("log.local.retention.bytes"),
         "Size kept locally under tiered storage. Without effect."),
@@ -51,7 +51,7 @@ static TOPIC_DEFINITIONS: &[Definition] = &[
         "Age kept locally under tiered storage. Without effect."),
     define("max.compaction.lag.ms", Long, MAX, AtLeast(1), Some("log.cleaner.max.compaction.lag.ms"),
         "Longest time that a record of a compacted topic stays uncompacted."),
-    define("max.decompressed.message.bytes", Int, "2147483639", AtLeast(0), Some("max.decompressed.message.bytes"),
+    define("max.decompressed.message.bytes", Int, "2147483639", AtLeast(1), Some("max.decompressed.message.bytes"),
         "Largest batch when decompressed; the broker's own limit holds too."),
     define("max.message.bytes", Int, "1048588", AtLeast(0), Some("message.max.bytes"),
         "Largest batch, as sent. Transaction markers are not bound by it."),
@@ -78,7 +78,7 @@ static TOPIC_DEFINITIONS: &[Definition] = &[
     define("remote.log.delete.on.disable", Boolean, "false", Any, None,
         "Whether tiered data goes when tiering ends. Without effect."),
     define("remote.storage.enable", Boolean, "false", Any, None,
-        "Whether the topic is tiered. Without effect."),
+        "Whether the topic is tiered. Only false: there is no tiered storage."),
     define("retention.bytes", Long, "-1", AtLeast(-1), Some("log.retention.bytes"),
         "Size of a partition above which old records are dropped; -1 for none."),
     define("retention.ms", Long, "604800000", AtLeast(-1), Some("log.retention.ms"),
@@ -87,9 +87,9 @@ static TOPIC_DEFINITIONS: &[Definition] = &[
         "Size of a segment, and so the largest batch that the topic takes."),
     define("segment.index.bytes", Int, "10485760", AtLeast(4), Some("log.index.size.max.bytes"),
         "Size of a segment's index. Without effect."),
-    define("segment.jitter.ms", Long, "0", AtLeast(0), None,
+    define("segment.jitter.ms", Long, "0", AtLeast(0), Some("log.roll.jitter.ms"),
         "Spread of segment rolls. Without effect."),
-    define("segment.ms", Long, "604800000", AtLeast(1), None,
+    define("segment.ms", Long, "604800000", AtLeast(1), Some("log.roll.ms"),
         "Age at which a segment is closed. Without effect."),
     define("unclean.leader.election.enable", Boolean, "false", Any, Some("unclean.leader.election.enable"),
         "Whether a replica that misses records may lead. Without effect: nothing acknowledged is ever missing."),

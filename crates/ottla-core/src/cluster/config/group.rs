@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use ottla_protocol::types::Text;
 
-use super::{BrokerSetting, ConfigError, ConfigSource, ConfigType, Definition, Rule};
+use super::{ConfigError, ConfigSource, ConfigType, Definition, Rule, Setting, Synonym};
 use crate::config::CoreConfig;
 
 /// Longest id of a group that can have settings, bytes.
@@ -60,19 +60,6 @@ pub fn group_definition(name: &str) -> Option<&'static Definition> {
     GROUP_DEFINITIONS.iter().find(|definition| definition.name == name)
 }
 
-/// A setting of a group with its value, for listings.
-#[derive(Clone, Debug)]
-pub struct GroupSetting {
-    /// What it is.
-    pub definition: &'static Definition,
-    /// The value in force, as text.
-    pub value: String,
-    /// Where the value comes from.
-    pub source: ConfigSource,
-    /// Every value that there is with the name under which it was set, the one in force first.
-    pub synonyms: Vec<(&'static str, ConfigSource, String)>,
-}
-
 /// What was set for one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupConfig {
@@ -101,9 +88,8 @@ impl GroupConfig {
         }
         let new = Self::stored(overrides);
         if new.session_timeout_ms(config) <= new.heartbeat_interval_ms(config) {
-            return Err(ConfigError::Contradiction(
-                "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms",
-            ));
+            let reason = "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms";
+            return Err(ConfigError::Contradiction(reason.into()));
         }
         Ok(new)
     }
@@ -194,24 +180,26 @@ impl GroupConfigs {
     }
 
     /// Every setting of a group, by name. `broker` are the settings of this broker.
-    pub(crate) fn settings(&self, group: &str, broker: &[BrokerSetting]) -> Vec<GroupSetting> {
+    pub(crate) fn settings(&self, group: &str, broker: &[Setting]) -> Vec<Setting> {
         let set = self.get(group);
         let setting = |definition: &'static Definition| {
             let own = set.and_then(|set| set.overrides.get(definition.name.as_bytes()));
-            let own = own.map(|value| (definition.name, ConfigSource::DynamicGroup, value.to_string()));
-            let of_broker = broker.iter().find(|setting| Some(setting.definition.name) == definition.synonym);
-            let of_broker = of_broker.into_iter().flat_map(|setting| {
-                setting
-                    .synonyms
-                    .iter()
-                    .map(|(source, value)| (setting.definition.name, *source, value.clone()))
+            let own = own.map(|value| Synonym {
+                name: definition.name,
+                value: value.to_string(),
+                source: ConfigSource::DynamicGroup,
             });
+            let of_broker = broker.iter().find(|setting| Some(setting.definition.name) == definition.synonym);
+            let of_broker = of_broker.into_iter().flat_map(|setting| setting.synonyms.iter().cloned());
             let synonyms: Vec<_> = own.into_iter().chain(of_broker).collect();
-            let (source, value) = synonyms.first().map_or_else(
-                || (ConfigSource::Default, definition.default.to_owned()),
-                |(_, source, value)| (*source, value.clone()),
-            );
-            GroupSetting { definition, value, source, synonyms }
+            let first = synonyms.first();
+            Setting {
+                definition,
+                read_only: false,
+                value: Some(first.map_or(definition.default, |synonym| &synonym.value).to_owned()),
+                source: first.map_or(ConfigSource::Default, |synonym| synonym.source),
+                synonyms,
+            }
         };
         GROUP_DEFINITIONS.iter().map(setting).collect()
     }

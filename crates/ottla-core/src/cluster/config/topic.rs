@@ -1,5 +1,6 @@
 //! The settings of one topic: what was set for it, and the parsed form of all that matters.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ottla_protocol::batch::TimestampType;
@@ -7,9 +8,9 @@ use ottla_protocol::check::{CompressionType, ProduceRules};
 use ottla_protocol::compression::Codec;
 use ottla_protocol::types::Text;
 
-use super::{ConfigError, ConfigSource, Definition, list, topic_definition, topic_definitions};
+use super::{ConfigError, Kept, list, topic_definition};
 
-/// Settings of a topic. The fields are parsed from what was set, or the default.
+/// Settings of a topic. The fields are parsed from what was set for it, for the broker, or Kafka's default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicConfig {
     /// What was set for the topic itself.
@@ -22,6 +23,8 @@ pub struct TopicConfig {
     pub delete: bool,
     /// `compression.type`.
     pub compression: CompressionType,
+    /// Level of that codec; none for what has no levels here.
+    pub compression_level: Option<i32>,
     /// `max.message.bytes`.
     pub max_message_bytes: i32,
     /// `max.decompressed.message.bytes`.
@@ -46,41 +49,21 @@ pub struct TopicConfig {
     pub max_compaction_lag_ms: i64,
 }
 
-/// One setting with its value, for listings.
-#[derive(Clone, Debug)]
-pub struct TopicSetting<'a> {
-    /// What it is.
-    pub definition: &'static Definition,
-    /// Its value as text.
-    pub value: &'a str,
-    /// Where the value comes from.
-    pub source: ConfigSource,
-}
-
-impl TopicSetting<'_> {
-    /// The value; a default is not copied.
-    pub fn text(&self) -> Text {
-        match self.source {
-            ConfigSource::Default => Text::from_static(self.definition.default),
-            _ => self.value.into(),
-        }
-    }
-}
-
 impl Default for TopicConfig {
     fn default() -> Self {
-        Self::of(BTreeMap::new(), BTreeMap::new())
+        Self::of(BTreeMap::new(), BTreeMap::new(), &Kept::default())
     }
 }
 
 impl TopicConfig {
-    /// A config of checked settings.
+    /// A config of checked settings over the broker's defaults.
     ///
     /// # Errors
     /// Every kind of [`ConfigError`] but `Null`.
     pub fn new<'a>(
         overrides: impl IntoIterator<Item = (&'a str, Text)>,
         value_bytes_max: usize,
+        defaults: &Kept,
     ) -> Result<Self, ConfigError> {
         let mut known = BTreeMap::new();
         for (name, value) in overrides {
@@ -92,9 +75,16 @@ impl TopicConfig {
             definition.check(&value)?;
             known.insert(definition.name, value.trim().into());
         }
-        let config = Self::of(known, BTreeMap::new());
-        if config.min_compaction_lag_ms > config.max_compaction_lag_ms {
-            return Err(ConfigError::Contradiction("min.compaction.lag.ms is above max.compaction.lag.ms"));
+        let is_tiered = |value: &Text| value.eq_ignore_ascii_case("true");
+        if known.get("remote.storage.enable").is_some_and(is_tiered) {
+            let reason = "remote.storage.enable: there is no tiered storage here";
+            return Err(ConfigError::Contradiction(reason.into()));
+        }
+        let config = Self::of(known, BTreeMap::new(), defaults);
+        let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
+        if least > most {
+            let reason = format!("min.compaction.lag.ms ({least}) is above max.compaction.lag.ms ({most})");
+            return Err(ConfigError::Contradiction(reason));
         }
         Ok(config)
     }
@@ -107,11 +97,17 @@ impl TopicConfig {
         &self,
         overrides: impl IntoIterator<Item = (&'a str, Text)>,
         value_bytes_max: usize,
+        defaults: &Kept,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { unknown: self.unknown.clone(), ..Self::new(overrides, value_bytes_max)? })
+        Ok(Self { unknown: self.unknown.clone(), ..Self::new(overrides, value_bytes_max, defaults)? })
     }
 
-    /// A config as the log has it: what is not understood is kept and stays without effect.
+    /// The same settings over other defaults.
+    pub(crate) fn with_defaults(&self, defaults: &Kept) -> Self {
+        Self::of(self.overrides.clone(), self.unknown.clone(), defaults)
+    }
+
+    /// A config as the log has it, over Kafka's defaults: what is not understood is kept and stays without effect.
     pub(crate) fn stored(overrides: impl IntoIterator<Item = (Text, Text)>) -> Self {
         let (mut known, mut unknown) = (BTreeMap::new(), BTreeMap::new());
         for (name, value) in overrides {
@@ -120,22 +116,23 @@ impl TopicConfig {
                 None => unknown.insert(name.detached(), value),
             };
         }
-        Self::of(known, unknown)
+        Self::of(known, unknown, &Kept::default())
     }
 
-    fn of(overrides: BTreeMap<&'static str, Text>, unknown: BTreeMap<Text, Text>) -> Self {
-        let text = |name: &str| {
+    fn of(overrides: BTreeMap<&'static str, Text>, unknown: BTreeMap<Text, Text>, defaults: &Kept) -> Self {
+        let text = |name: &str| -> Cow<'_, str> {
             let definition = topic_definition(name).expect("settings that are parsed are defined");
-            overrides.get(name).map_or(definition.default, Text::as_str)
+            let own = overrides.get(name).map(|value| Cow::Borrowed(value.as_str()));
+            own.unwrap_or_else(|| defaults.topic_default(definition))
         };
         let long = |name: &str| text(name).parse::<i64>().expect("values were checked");
         let int = |name: &str| text(name).parse::<i32>().expect("values were checked");
         let policy = text("cleanup.policy");
         let codec = |codec| CompressionType::Codec(codec);
         let mut config = Self {
-            compact: list(policy).any(|element| element == "compact"),
-            delete: list(policy).any(|element| element == "delete"),
-            compression: match text("compression.type") {
+            compact: list(&policy).any(|element| element == "compact"),
+            delete: list(&policy).any(|element| element == "delete"),
+            compression: match &*text("compression.type") {
                 "uncompressed" => codec(Codec::None),
                 "gzip" => codec(Codec::Gzip),
                 "snappy" => codec(Codec::Snappy),
@@ -145,7 +142,8 @@ impl TopicConfig {
             },
             max_message_bytes: int("max.message.bytes"),
             max_decompressed_message_bytes: int("max.decompressed.message.bytes"),
-            timestamp_type: match text("message.timestamp.type") {
+            compression_level: None,
+            timestamp_type: match &*text("message.timestamp.type") {
                 "LogAppendTime" => TimestampType::LogAppendTime,
                 _ => TimestampType::CreateTime,
             },
@@ -159,6 +157,11 @@ impl TopicConfig {
             max_compaction_lag_ms: long("max.compaction.lag.ms"),
             overrides: BTreeMap::new(),
             unknown,
+        };
+        config.compression_level = match config.compression {
+            CompressionType::Codec(Codec::Gzip) => Some(int("compression.gzip.level")),
+            CompressionType::Codec(Codec::Zstd) => Some(int("compression.zstd.level")),
+            _ => None,
         };
         config.overrides = overrides;
         config
@@ -174,14 +177,6 @@ impl TopicConfig {
     /// What was set for the topic under this name.
     pub fn override_of(&self, name: &str) -> Option<&Text> {
         self.overrides.get(name)
-    }
-
-    /// Every setting with its value, by name.
-    pub fn settings(&self) -> impl Iterator<Item = TopicSetting<'_>> {
-        topic_definitions().iter().map(|definition| match self.overrides.get(definition.name) {
-            Some(value) => TopicSetting { definition, value, source: ConfigSource::DynamicTopic },
-            None => TopicSetting { definition, value: definition.default, source: ConfigSource::Default },
-        })
     }
 
     /// What a connection checks the topic's batches by. `decompressed_bytes_max` is the broker's own limit.
@@ -200,6 +195,7 @@ impl TopicConfig {
             timestamp_before_max_ms: self.timestamp_before_max_ms,
             timestamp_after_max_ms: self.timestamp_after_max_ms,
             compression: self.compression,
+            compression_level: self.compression_level,
             now_ms,
             produce_version,
             decompressed_bytes_max: decompressed_bytes_max.min(bytes(self.max_decompressed_message_bytes)),

@@ -192,7 +192,7 @@ fn replace_broker_configs() {
     let table: &[(&str, &str, Option<&str>, i16)] = &[
         ("1", "num.partitions", Some("3"), 42),
         ("1", "no.such", Some("3"), 40),
-        ("1", expiration, Some("-1"), 40),
+        ("1", expiration, Some("-1"), 42),
         ("1", expiration, None, 42),
         ("7", expiration, Some("1"), 42),
         ("x", expiration, Some("1"), 42),
@@ -221,9 +221,9 @@ fn broker_settings_without_effect() {
     assert_eq!(replace(&mut shard, false, vec![replaced(4, "1", &[(name, Some("58000"))])]), [0]);
     shard.reload();
     let image = shard.state.image();
-    let settings = image.broker_settings(Some(1));
+    let settings = image.sources().of_broker();
     let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
-    assert_eq!((&*setting.value, setting.dynamic), ("58000", true));
+    assert_eq!((setting.value.as_deref(), setting.read_only), (Some("58000"), false));
 }
 
 /// The largest batch of an internal topic cannot be set, as the broker's own records would not be bound by it;

@@ -40,7 +40,11 @@ fn in_force(shard: &Shard, group: &str) -> [(i32, ConfigSource, usize); 2] {
     let settings = image.group_settings(group);
     let of = |name: &str| {
         let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
-        (setting.value.parse().expect("a number"), setting.source, setting.synonyms.len())
+        (
+            setting.value.as_deref().and_then(|value| value.parse().ok()).expect("a number"),
+            setting.source,
+            setting.synonyms.len(),
+        )
     };
     let (session, heartbeat) = (of(SESSION), of(HEARTBEAT));
     let configs = shard.state.cluster.group_configs();
