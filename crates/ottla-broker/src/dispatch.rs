@@ -262,7 +262,8 @@ fn encode_reply(reply: Reply, api: ApiKey, version: i16, correlation_id: i32) ->
         Reply::CreatePartitions(response) => send!(response),
         Reply::UpdateFeatures(response) => send!(response),
         Reply::Done => Some(Outgoing::default()),
-        Reply::Close(reason) => {
+        // The owner holds what looks late and never lets this answer out.
+        Reply::Close(reason) | Reply::Late(reason) => {
             tracing::info!(api = api.api().name, version, reason, "request dropped unanswered");
             None
         }

@@ -30,6 +30,8 @@ pub struct Context {
     pub client_host: Text,
     /// Version of the request.
     pub version: i16,
+    /// The command was found late once, and its connection has been open ever since: its sender is there.
+    pub is_alive: bool,
 }
 
 /// A command: a request and who sent it.

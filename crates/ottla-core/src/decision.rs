@@ -78,6 +78,11 @@ pub enum Reply {
     Done,
     /// No answer: close the connection, and say why in the log.
     Close(&'static str),
+    /// Nothing was decided: the request looks late (see `txn::fence`). Whoever sees it waits a moment, closes the
+    /// connection if its peer has closed it, and else sends the command again with [`Context::is_alive`].
+    ///
+    /// [`Context::is_alive`]: crate::command::Context::is_alive
+    Late(&'static str),
 }
 
 /// What a reader may see of a partition at one instant.

@@ -55,7 +55,7 @@ pub(crate) fn produce(step: &mut Step<'_>, context: &Context, request: ProduceCo
         if context.version < TRANSACTIONS_V2 && is_late(step, context, &request) {
             let reason = "late Produce of transactions v1: a newer connection has taken over";
             let rests_on = step.state.position();
-            return step.answer(context.token, Reply::Close(reason), rests_on);
+            return step.answer(context.token, Reply::Late(reason), rests_on);
         }
         verdicts = verify(step, context, &request);
     }
@@ -221,7 +221,7 @@ fn transactional_batches<'a>(
 fn is_late(step: &mut Step<'_>, context: &Context, request: &ProduceCommand) -> bool {
     let found = transactional_batches(step.state, context, request);
     found.into_iter().flatten().any(|(_, partition, batch)| {
-        step.state.volatile.fence.late_for_partition(partition, pair_of(batch), context.connection)
+        step.state.volatile.fence.late_for_partition(partition, pair_of(batch), context)
     })
 }
 

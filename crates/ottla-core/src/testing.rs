@@ -143,6 +143,7 @@ impl Shard {
             client_id: self.client_id.clone(),
             client_host: "host".into(),
             version,
+            is_alive: false,
         };
         let time = ShardTime(self.now_ms);
         let before = self.state.position();

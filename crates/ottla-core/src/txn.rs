@@ -43,15 +43,24 @@ pub(crate) use sweep::tick;
 pub(crate) use write_markers::write_txn_markers;
 
 use crate::cluster;
-use crate::command::ConnectionId;
+use crate::command::{ConnectionId, Context};
 use crate::decision::Reply;
 use crate::shard::{ShardState, Step};
 
 impl ShardState {
-    /// Requests of protocol v1 that were found late, and whose connection was closed, since this tenure began.
-    /// A healthy client never causes one.
+    /// Requests of protocol v1 that were dropped as late since this tenure began. A healthy client never causes one.
     pub fn late_requests(&self) -> u64 {
         self.volatile.fence.cut()
+    }
+
+    /// Requests of protocol v1 that looked late and were not, since their sender was still there.
+    pub fn late_requests_let_through(&self) -> u64 {
+        self.volatile.fence.let_through()
+    }
+
+    /// A request that was answered [`Reply::Late`] is dropped, since its peer has closed the connection.
+    pub fn late_request_dropped(&mut self) {
+        self.volatile.fence.count_cut();
     }
 }
 
@@ -138,9 +147,9 @@ fn resolve(state: &ShardState, topic: &str, partition: i32) -> Option<TopicIdPar
 
 /// Whether a coordinator request of protocol v1 is late: its pair is the current one, and a newer connection
 /// has spoken for it.
-fn is_late(step: &mut Step<'_>, id: &Text, pair: Pair, connection: ConnectionId) -> bool {
+fn is_late(step: &mut Step<'_>, id: &Text, pair: Pair, context: &Context) -> bool {
     let is_current = step.state.transactions.get(id).is_some_and(|transaction| transaction.pair() == pair);
-    is_current && step.state.volatile.fence.late_for_id(id, pair, connection)
+    is_current && step.state.volatile.fence.late_for_id(id, pair, context)
 }
 
 /// Notes the connection of a coordinator request of protocol v1, if its pair is the current one.
@@ -150,6 +159,6 @@ fn note_connection(step: &mut Step<'_>, id: &Text, pair: Pair, connection: Conne
     }
 }
 
-/// The answer to a late request: none, and the end of its connection.
+/// The answer to a late request: none, and the end of its connection, once it is known that its client has left.
 pub(crate) const LATE: Reply =
-    Reply::Close("late request of an older connection for a transaction of protocol v1");
+    Reply::Late("late request of an older connection for a transaction of protocol v1");

@@ -1,10 +1,11 @@
 //! The shard's shell: everything around the pure core.
 //!
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) ->
-//! `view` (what readers see) and the answers. `recovery` loads, `snapshots` keeps loading short, `unavailable`
+//! `view` (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading short, `unavailable`
 //! answers when a reload takes too long, `time` is the shard's clock.
 
 pub mod inbox;
+pub mod late;
 pub mod log_queue;
 pub mod log_thread;
 pub mod owner;
@@ -91,6 +92,7 @@ impl ShardHandle {
             client_id: origin.client_id.clone(),
             client_host: origin.client_host.clone(),
             version: origin.version,
+            is_alive: false,
         };
         let (sender, receiver) = oneshot::channel();
         let command = Command { context, body };

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use ottla_core::command::{Command, CommandBody, Token};
+use ottla_core::command::{Command, CommandBody, ConnectionId, Token};
 use ottla_core::config::CoreConfig;
 use ottla_core::decision::{Decision, Position, Reply, ShardTime};
 use ottla_core::shard::ShardState;
@@ -19,6 +19,7 @@ use ottla_env::spawn::{self, ThreadHandle};
 use ottla_storage::{LogOptions, Opened};
 
 use super::inbox::{Inbox, Popped};
+use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::log_thread::{LogProgress, LogThread, Remains};
 use super::recovery::{Recovered, recover};
@@ -28,7 +29,8 @@ use super::unavailable::unavailable;
 use super::view::View;
 use super::{Request, is_transactional_v1, log_queue};
 use crate::limits::{
-    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_QUEUE_AGE_MAX,
+    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD,
+    V1_QUEUE_AGE_MAX,
 };
 
 /// What the owner needs to start, and to start over.
@@ -59,6 +61,8 @@ pub struct Owner {
     log: LogThreads,
     /// Requests whose answer comes with a later decision.
     parked: BTreeMap<Token, (u64, Request)>,
+    /// Requests that look late.
+    held: HeldRequests,
     order: u64,
     last_loop: Duration,
 }
@@ -85,7 +89,8 @@ impl Owner {
         publish_all(&state, &view, opened.writer.durable_sequence().0);
         let log = LogThreads::start(&setup, opened, &view, state.position())?;
         let last_loop = clock.monotonic();
-        Ok(Self { setup, state, clock, view, log, parked: BTreeMap::new(), order: 0, last_loop })
+        let (parked, held) = Default::default();
+        Ok(Self { setup, state, clock, view, log, parked, held, order: 0, last_loop })
     }
 
     /// Runs until the inbox is closed and drained; then writes a last snapshot and ends the log's threads.
@@ -104,7 +109,10 @@ impl Owner {
             match popped {
                 Popped::Closed => break,
                 Popped::More => {}
-                Popped::Drained | Popped::TimedOut | Popped::Nudged => self.fire_timers(now),
+                Popped::Drained | Popped::TimedOut | Popped::Nudged => {
+                    self.let_through(now);
+                    self.fire_timers(now);
+                }
             }
             self.snapshot_if_due(now);
         }
@@ -117,8 +125,10 @@ impl Owner {
     /// shows as a wait that took too long.
     fn time_to_deadline(&mut self) -> Option<Duration> {
         let now = self.clock.now();
-        let deadline = self.state.next_deadline()?;
-        let left = Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0));
+        let deadline = self.state.next_deadline();
+        let core = deadline.map(|deadline| Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0)));
+        let held = self.held.next().map(|until| until.saturating_sub(self.clock.monotonic()));
+        let left = core.into_iter().chain(held).min()?;
         Some(left.min(OWNER_LOOK_AROUND))
     }
 
@@ -133,6 +143,7 @@ impl Owner {
             let by_ms = i64::try_from(gap.as_millis()).unwrap_or(i64::MAX / 4);
             tracing::warn!(gap_ms = by_ms, "the shard was paused; deadlines move by the gap");
             self.state.shift_deadlines(by_ms);
+            self.held.shift(gap);
         }
         self.clock.now()
     }
@@ -152,8 +163,36 @@ impl Owner {
             request.answer(Reply::Close("a v1 transactional request waited here for too long"));
             return;
         }
+        if let CommandBody::ConnectionClosed(connection) = request.command.body {
+            self.drop_held(connection);
+        } else if let Some(until) = self.held.holds(request.command.context.connection)
+            && is_transactional_v1(&request.command)
+        {
+            return self.held.hold(until, request);
+        }
+        self.step(request, now);
+    }
+
+    fn step(&mut self, request: Request, now: ShardTime) {
         let decision = self.state.step(request.command.clone(), now);
         self.carry_out(decision, Some(request), now);
+    }
+
+    /// What was held for this connection was late.
+    fn drop_held(&mut self, connection: ConnectionId) {
+        for request in self.held.closed(connection) {
+            self.state.late_request_dropped();
+            tracing::info!(connection = connection.0, "a late request of transactions v1 was dropped");
+            drop(request);
+        }
+    }
+
+    /// What was held long enough is decided: its sender is there.
+    fn let_through(&mut self, now: ShardTime) {
+        for mut request in self.held.due(self.clock.monotonic()) {
+            request.command.context.is_alive = true;
+            self.step(request, now);
+        }
     }
 
     /// Hands a decision to the log, and its answers to whoever may let them out.
@@ -193,6 +232,9 @@ impl Owner {
     }
 
     fn let_out(&mut self, pending: Pending) {
+        if matches!(pending.reply, Reply::Late(_)) {
+            return self.held.hold(self.clock.monotonic() + V1_LATE_HOLD, pending.request);
+        }
         if pending.rests_on.0 <= self.log.progress.durable.load(Ordering::Acquire) {
             pending.request.answer(pending.reply);
         } else {

@@ -331,7 +331,7 @@ pub(crate) fn txn_offset_commit(step: &mut Step<'_>, context: &Context, request:
 /// A commit of protocol v1 for the current pair on an older connection than the last one for this group.
 fn late(step: &mut Step<'_>, id: &Text, group: &Text, pair: Pair, context: &Context) -> bool {
     let is_current = step.state.transactions.get(id).is_some_and(|transaction| transaction.pair() == pair);
-    is_current && step.state.volatile.fence.late_for_group(group, pair, context.connection)
+    is_current && step.state.volatile.fence.late_for_group(group, pair, context)
 }
 
 /// Whether the producer's transaction has, or may get, the partition that keeps the group's offsets.

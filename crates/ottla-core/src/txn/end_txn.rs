@@ -82,7 +82,7 @@ pub(crate) fn end_txn(step: &mut Step<'_>, context: &Context, request: EndTxnReq
     let id = &request.transactional_id;
     let pair = Pair { producer_id: request.producer_id, producer_epoch: request.producer_epoch };
     let v2 = context.version >= FIRST_V2;
-    if !v2 && super::is_late(step, id, pair, context.connection) {
+    if !v2 && super::is_late(step, id, pair, context) {
         let rests_on = step.state.transactions.rests_on(id);
         return step.answer(context.token, super::LATE, rests_on);
     }

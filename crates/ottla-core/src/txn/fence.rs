@@ -3,8 +3,16 @@
 //! Place in the walk: the handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit and Produce
 //! ask before they decide. With protocol v1 nothing in a request names its transaction. But a client that gave a
 //! request up has opened a newer connection for its next ones, and connections are numbered in the order of
-//! their acceptance: what arrives for the same pair on an older connection than the newest that spoke for it is
-//! late. It is dropped unanswered and its connection closed.
+//! their acceptance: what arrives for the same pair on an older connection than the newest that spoke for it looks
+//! late. Nothing is decided then ([`Reply::Late`]).
+//!
+//! It only looks so, because a client may keep a pool of connections and take one of them for each request, as
+//! kafka-go does. But who gave a request up has closed its connection, and the close stands right behind the
+//! request in the socket. So the broker waits a moment. If the connection is closed by then, the request was late and
+//! is dropped; if not, the command comes again with [`Context::is_alive`], is let through, and the order of
+//! connections says nothing any more about this pair.
+//!
+//! [`Reply::Late`]: crate::decision::Reply::Late
 //!
 //! Invariants: volatile; a missing mark only lets a request pass. Only requests of the current pair set marks,
 //! so that nobody can cut the owner off by naming him. Each family has marks of its own, since some clients use
@@ -17,7 +25,7 @@ use hashbrown::HashMap;
 use ottla_protocol::types::{Text, TopicIdPartition};
 
 use super::state::Pair;
-use crate::command::ConnectionId;
+use crate::command::{ConnectionId, Context};
 use crate::config::CoreConfig;
 
 /// Who spoke last for a key.
@@ -52,6 +60,11 @@ impl<K: Hash + Eq> Marks<K> {
         mark.is_some_and(|mark| mark.pair == pair && connection < mark.connection)
     }
 
+    fn has(&self, key: &K, pair: Pair) -> bool {
+        let mark = self.young.get(key).or_else(|| self.old.get(key));
+        mark.is_some_and(|mark| mark.pair == pair)
+    }
+
     fn note(&mut self, key: K, pair: Pair, connection: ConnectionId) {
         if self.is_late(&key, pair, connection) {
             return;
@@ -64,14 +77,17 @@ impl<K: Hash + Eq> Marks<K> {
     }
 }
 
-/// All marks, and how many requests they cut.
+/// All marks, and what became of the requests that looked late.
 #[derive(Debug)]
 pub(crate) struct Fence {
     enabled: bool,
     transactional_ids: Marks<Text>,
     groups: Marks<(Text, i64)>,
     partitions: Marks<(TopicIdPartition, i64)>,
+    /// Pairs whose client uses several connections at once, by producer id.
+    pooled: Marks<i64>,
     cut: u64,
+    let_through: u64,
 }
 
 impl Fence {
@@ -83,26 +99,45 @@ impl Fence {
             transactional_ids: Marks::new(seed, marks_max),
             groups: Marks::new(seed, marks_max),
             partitions: Marks::new(seed, marks_max),
+            pooled: Marks::new(seed, marks_max),
             cut: 0,
+            let_through: 0,
         }
     }
 
-    /// How many requests were found late since this tenure began. A healthy client never causes one.
+    /// How many requests were dropped as late since this tenure began. A healthy client never causes one.
     pub(crate) fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// The broker's own requests (connection 0) are never late.
-    fn judge(&mut self, is_late: bool, connection: ConnectionId) -> bool {
-        let is_late = is_late && self.enabled && connection != ConnectionId::default();
-        self.cut += u64::from(is_late);
-        is_late
+    /// How many looked late and were not.
+    pub(crate) fn let_through(&self) -> u64 {
+        self.let_through
     }
 
-    /// Whether a coordinator request for this id and (current) pair is late. Counts it if so.
-    pub(crate) fn late_for_id(&mut self, id: &Text, pair: Pair, connection: ConnectionId) -> bool {
-        let is_late = self.transactional_ids.is_late(id, pair, connection);
-        self.judge(is_late, connection)
+    /// One more is dropped.
+    pub(crate) fn count_cut(&mut self) {
+        self.cut += 1;
+    }
+
+    /// What looks late is late, unless its sender was found to be there. The broker's own requests (connection 0)
+    /// are never late.
+    fn judge(&mut self, looks_late: bool, pair: Pair, context: &Context) -> bool {
+        let ours = context.connection == ConnectionId::default();
+        if !looks_late || !self.enabled || ours || self.pooled.has(&pair.producer_id, pair) {
+            return false;
+        }
+        if context.is_alive {
+            self.pooled.note(pair.producer_id, pair, context.connection);
+            self.let_through += 1;
+        }
+        !context.is_alive
+    }
+
+    /// Whether a coordinator request for this id and (current) pair is late.
+    pub(crate) fn late_for_id(&mut self, id: &Text, pair: Pair, context: &Context) -> bool {
+        let looks_late = self.transactional_ids.is_late(id, pair, context.connection);
+        self.judge(looks_late, pair, context)
     }
 
     /// Notes a coordinator request of the current pair.
@@ -110,10 +145,10 @@ impl Fence {
         self.transactional_ids.note(id.detached(), pair, connection);
     }
 
-    /// Whether a TxnOffsetCommit for this group and (current) pair is late. Counts it if so.
-    pub(crate) fn late_for_group(&mut self, group: &Text, pair: Pair, connection: ConnectionId) -> bool {
-        let is_late = self.groups.is_late(&(group.clone(), pair.producer_id), pair, connection);
-        self.judge(is_late, connection)
+    /// Whether a TxnOffsetCommit for this group and (current) pair is late.
+    pub(crate) fn late_for_group(&mut self, group: &Text, pair: Pair, context: &Context) -> bool {
+        let looks_late = self.groups.is_late(&(group.clone(), pair.producer_id), pair, context.connection);
+        self.judge(looks_late, pair, context)
     }
 
     /// Notes a TxnOffsetCommit of the current pair.
@@ -121,15 +156,15 @@ impl Fence {
         self.groups.note((group.detached(), pair.producer_id), pair, connection);
     }
 
-    /// Whether a transactional Produce of protocol v1 by this pair is late. Counts it if so.
+    /// Whether a transactional Produce of protocol v1 by this pair is late.
     pub(crate) fn late_for_partition(
         &mut self,
         partition: TopicIdPartition,
         pair: Pair,
-        connection: ConnectionId,
+        context: &Context,
     ) -> bool {
-        let is_late = self.partitions.is_late(&(partition, pair.producer_id), pair, connection);
-        self.judge(is_late, connection)
+        let looks_late = self.partitions.is_late(&(partition, pair.producer_id), pair, context.connection);
+        self.judge(looks_late, pair, context)
     }
 
     /// Notes a transactional Produce of protocol v1 that was accepted.
@@ -149,6 +184,10 @@ mod tests {
 
     const PAIR: Pair = Pair { producer_id: 7, producer_epoch: 3 };
 
+    fn on(connection: u64) -> Context {
+        Context { connection: ConnectionId(connection), ..Context::default() }
+    }
+
     fn fence(marks_max: usize) -> Fence {
         let mut config = CoreConfig::default();
         config.limits.fence_marks_max = marks_max;
@@ -156,22 +195,38 @@ mod tests {
     }
 
     /// Scenario 82: only an older connection with the same pair is late; another pair, an equal or newer
-    /// connection, the broker itself, another family are not. Cuts are counted.
+    /// connection, the broker itself, another family are not.
     #[test]
     fn only_older_connections_are_late() {
         let (mut fence, id) = (fence(10), Text::from("t"));
-        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(1)));
+        assert!(!fence.late_for_id(&id, PAIR, &on(1)));
         fence.note_id(&id, PAIR, ConnectionId(5));
         fence.note_id(&id, PAIR, ConnectionId(4));
-        assert!(fence.late_for_id(&id, PAIR, ConnectionId(4)));
-        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(5)));
-        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(6)));
-        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(0)));
-        assert!(!fence.late_for_id(&id, Pair { producer_epoch: 4, ..PAIR }, ConnectionId(4)));
-        assert!(!fence.late_for_group(&id, PAIR, ConnectionId(4)));
-        assert_eq!(fence.cut(), 1);
+        assert!(fence.late_for_id(&id, PAIR, &on(4)));
+        assert!(!fence.late_for_id(&id, PAIR, &on(5)));
+        assert!(!fence.late_for_id(&id, PAIR, &on(6)));
+        assert!(!fence.late_for_id(&id, PAIR, &on(0)));
+        assert!(!fence.late_for_id(&id, Pair { producer_epoch: 4, ..PAIR }, &on(4)));
+        assert!(!fence.late_for_group(&id, PAIR, &on(4)));
         fence.note_id(&id, Pair { producer_epoch: 4, ..PAIR }, ConnectionId(2));
-        assert!(!fence.late_for_id(&id, PAIR, ConnectionId(1)), "the mark is empty when the pair changes");
+        assert!(!fence.late_for_id(&id, PAIR, &on(1)), "the mark is empty when the pair changes");
+    }
+
+    /// A sender that is still there is let through, and so is all that follows of its pair, in every family; another
+    /// pair is judged afresh.
+    #[test]
+    fn a_pool_of_connections_is_not_late() {
+        let (mut fence, id) = (fence(10), Text::from("t"));
+        let next = Pair { producer_epoch: 4, ..PAIR };
+        fence.note_id(&id, PAIR, ConnectionId(5));
+        fence.note_group(&id, PAIR, ConnectionId(5));
+        assert!(fence.late_for_id(&id, PAIR, &on(4)));
+        assert!(!fence.late_for_id(&id, PAIR, &Context { is_alive: true, ..on(4) }));
+        assert!(!fence.late_for_id(&id, PAIR, &on(3)));
+        assert!(!fence.late_for_group(&id, PAIR, &on(3)));
+        assert_eq!((fence.cut(), fence.let_through()), (0, 1));
+        fence.note_id(&id, next, ConnectionId(5));
+        assert!(fence.late_for_id(&id, next, &on(4)));
     }
 
     /// The tables are bounded, and the marks noted last survive.
@@ -182,7 +237,7 @@ mod tests {
             let partition = TopicIdPartition { partition, ..TopicIdPartition::default() };
             fence.note_partition(partition, PAIR, ConnectionId(9));
             assert!(fence.partitions.young.len() + fence.partitions.old.len() <= 10);
-            assert!(fence.late_for_partition(partition, PAIR, ConnectionId(8)));
+            assert!(fence.late_for_partition(partition, PAIR, &on(8)));
         }
     }
 
@@ -192,6 +247,6 @@ mod tests {
         let config = CoreConfig { connection_fence_enable: false, ..CoreConfig::default() };
         let mut fence = Fence::new(&config);
         fence.note_group(&Text::from("g"), PAIR, ConnectionId(9));
-        assert!(!fence.late_for_group(&Text::from("g"), PAIR, ConnectionId(1)));
+        assert!(!fence.late_for_group(&Text::from("g"), PAIR, &on(1)));
     }
 }

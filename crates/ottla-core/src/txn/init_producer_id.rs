@@ -76,7 +76,7 @@ pub(crate) fn init_producer_id(step: &mut Step<'_>, context: &Context, request: 
             // Without a pair the call neither sets nor obeys the mark: some clients send it on a connection
             // of its own. With a pair it speaks for the holder of that pair, like EndTxn.
             if let Some(pair) = expected
-                && super::is_late(step, id, pair, context.connection)
+                && super::is_late(step, id, pair, context)
             {
                 let rests_on = step.state.transactions.rests_on(id);
                 return step.answer(context.token, super::LATE, rests_on);

@@ -48,6 +48,8 @@ pub(crate) struct Broker {
     snapshot: Option<(Vec<Vec<u8>>, usize)>,
     /// Connection that the helpers below use.
     pub(crate) connection: u64,
+    /// Whether what looked late comes again, since its sender was found to be there.
+    pub(crate) is_alive: bool,
 }
 
 impl Broker {
@@ -67,6 +69,7 @@ impl Broker {
             token: 0,
             snapshot: None,
             connection: 1,
+            is_alive: false,
         };
         broker.state.begin_epoch(1, ShardTime(broker.now));
         let topic_ids = [Uuid([1; 16]), Uuid([2; 16])];
@@ -81,6 +84,7 @@ impl Broker {
             token: Token(self.token),
             connection: ConnectionId(self.connection),
             version,
+            is_alive: self.is_alive,
             ..Context::default()
         };
         let before = self.state.position();
@@ -108,7 +112,18 @@ impl Broker {
         assert_eq!(decision.answers.len(), 1, "one answer");
         let answer = decision.answers.remove(0);
         assert_eq!(answer.token, token);
-        answer.reply
+        self.drop_late(answer.reply)
+    }
+
+    /// The peer of a late request has always closed its connection.
+    fn drop_late(&mut self, reply: Reply) -> Reply {
+        match reply {
+            Reply::Late(reason) => {
+                self.state.late_request_dropped();
+                Reply::Close(reason)
+            }
+            reply => reply,
+        }
     }
 
     /// Loads the state again from the whole log.

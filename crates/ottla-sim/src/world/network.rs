@@ -138,7 +138,8 @@ impl World {
         };
         let (client, attempts) = (waiting.client, waiting.attempts);
         self.mix(&format!("{number} {reply:?}"));
-        if matches!(reply, Reply::Close(_)) {
+        // A client of this world that sends late has left the connection, so a late request is always dropped.
+        if matches!(reply, Reply::Close(_) | Reply::Late(_)) {
             return self.break_connection(client);
         }
         self.note(|| format!("client {client} {token:?} answered {reply:?}"));

@@ -256,3 +256,35 @@ fn healthy_clients_are_never_cut() {
         assert_eq!(broker.state.volatile.fence.cut(), 0);
     }
 }
+
+/// A client that takes one of several connections for each request (kafka-go's pool) loses nothing: what looked late
+/// is decided once its sender was found to be there, and after that nothing of this pair looks late. The next pair
+/// is guarded again.
+#[test]
+fn a_pool_of_connections_is_let_through_once() {
+    let mut broker = Broker::new();
+    broker.topic("a");
+    let (_, pair) = broker.init("t", None);
+    for turn in 0..3 {
+        broker.connection = NEW;
+        assert_eq!(broker.add("t", pair, "a", 0), 0);
+        broker.connection = OLD;
+        if turn == 0 {
+            assert_eq!(broker.add("t", pair, "a", 1), CLOSED, "nobody knows yet");
+            assert_eq!(broker.id("t").partitions.len(), 1);
+            broker.is_alive = true;
+        }
+        assert_eq!(broker.add("t", pair, "a", 1), 0, "turn {turn}");
+        broker.is_alive = false;
+        broker.connection = NEW;
+        assert_eq!(broker.produce(11, "t", pair, &to("a", turn), "x"), 0);
+        broker.connection = OLD;
+        assert_eq!(broker.end(3, "t", pair, true).0, 0, "turn {turn}");
+    }
+    assert_eq!(broker.state.late_requests_let_through(), 1);
+    let (_, pair) = broker.init("t", None);
+    broker.connection = NEW;
+    assert_eq!(broker.add("t", pair, "a", 0), 0);
+    broker.connection = OLD;
+    assert_eq!(broker.end(3, "t", pair, true).0, CLOSED, "another pair");
+}

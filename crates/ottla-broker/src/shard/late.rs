@@ -1,0 +1,60 @@
+//! Requests of transactions v1 that look late (`ottla_core`'s `txn::fence`), while it is found out whether they are.
+//!
+//! Place in the walk: beside the owner. The core has decided nothing about such a request. Who gives a request up
+//! closes its connection, and the close is right behind the request in the socket; so it is held for a moment. When
+//! the connection closes, the request was late and is dropped; else it is decided as one of a client that uses
+//! several connections at once, as kafka-go does.
+//!
+//! Invariants: what one connection sends behind a held request of its own is held too, so that its order stays; what
+//! is held is bounded by the requests' shares of the bytes in flight. It does not know what late means.
+
+use std::time::Duration;
+
+use ottla_core::command::ConnectionId;
+
+use super::Request;
+
+/// The held requests, in the order of their arrival.
+#[derive(Default)]
+pub struct HeldRequests {
+    held: Vec<Held>,
+}
+
+struct Held {
+    until: Duration,
+    request: Request,
+}
+
+impl HeldRequests {
+    /// Holds a request until a time of the monotonic clock.
+    pub fn hold(&mut self, until: Duration, request: Request) {
+        self.held.push(Held { until, request });
+    }
+
+    /// Until when the last request of a connection is held, if one is.
+    pub fn holds(&self, connection: ConnectionId) -> Option<Duration> {
+        let of_it = |held: &&Held| held.request.command.context.connection == connection;
+        self.held.iter().rfind(of_it).map(|held| held.until)
+    }
+
+    /// The connection is gone. Gives back the requests that were held for it.
+    pub fn closed(&mut self, connection: ConnectionId) -> Vec<Request> {
+        let of_it = |held: &mut Held| held.request.command.context.connection == connection;
+        self.held.extract_if(.., of_it).map(|held| held.request).collect()
+    }
+
+    /// The requests whose time is over at `now`: their senders are there.
+    pub fn due(&mut self, now: Duration) -> Vec<Request> {
+        self.held.extract_if(.., |held| held.until <= now).map(|held| held.request).collect()
+    }
+
+    /// When the next one is due.
+    pub fn next(&self) -> Option<Duration> {
+        self.held.iter().map(|held| held.until).min()
+    }
+
+    /// The process stood still for so long: nobody could have told us that a connection was closed.
+    pub fn shift(&mut self, gap: Duration) {
+        self.held.iter_mut().for_each(|held| held.until += gap);
+    }
+}
