@@ -1,86 +1,57 @@
-//! The consumer of chosen partitions: it reads from where it is told, in either isolation level.
+//! The consumer: it reads chosen partitions, or those that its group gives it, in either isolation level.
 //!
-//! Place: `poll` is what users call; behind it fetches are in flight as tasks of a group that belongs to the
-//! consumer, at most one per partition and two per node, and what they bring is decoded batch by batch.
+//! Place: `poll` is what users call, and everything that changes what is read happens inside of it. Below it
+//! `fetcher` reads, `group` is the member of the group in the background, `rebalance` brings the two together,
+//! `commit` sends offsets.
 //!
-//! Invariants: a partition's position is the offset of the next record that `poll` may return, and advances past
-//! control batches, aborted transactions and gaps; a record below the position is never returned; at most
-//! `fetch.max.bytes` per node are buffered.
+//! Invariants: a record is returned once per position; nothing is taken out of the buffer before the call that
+//! returns it has nothing left to wait for, so a `poll` that is dropped loses nothing; partitions come and go only
+//! in `poll`, with the listener called.
 
-mod fetch;
+mod assignor;
+mod commit;
+mod error;
+mod fetcher;
+mod group;
 mod isolation;
+mod positions;
 mod reader;
+mod rebalance;
 mod settings;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ottla_env::spawn::TaskGroup;
 use ottla_env::time::{self, Instant};
-use ottla_protocol::error::ErrorCode;
 use ottla_protocol::types::Text;
-use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::offsets::{self, EARLIEST, LATEST, OffsetAndTimestamp, OffsetsError};
 use crate::record::{CommittedOffset, GroupMetadata, Header, OffsetToCommit, TopicPartition};
-use fetch::Report;
-use reader::PartitionReader;
+use commit::Committer;
+use fetcher::{Fetcher, Place, Position};
+use group::topics::Subscription;
+use group::{Command, Membership};
+use rebalance::{Core, Underway};
 
-pub use settings::{ConsumerSettings, IsolationLevel, OffsetReset};
+pub use assignor::Assignor;
+pub use commit::PendingCommit;
+pub use error::{CommitError, ConsumerError};
+pub use fetcher::ConsumerMetrics;
+pub use group::{GroupError, LostReason};
+pub use rebalance::{Callback, Rebalance, RebalanceListener};
+pub use settings::{ConsumerSettings, GroupProtocol, IsolationLevel, OffsetReset};
 
-/// Reports of fetches that may wait for `poll`.
-const REPORTS_MAX: usize = 64;
-
-/// Why nothing can be read.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ConsumerError {
-    /// The cluster cannot be asked.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// Offsets cannot be looked up or committed.
-    #[error(transparent)]
-    Offsets(#[from] OffsetsError),
-    /// The position is outside of the log.
-    #[error(
-        "offset {offset} of {topic_partition} is not in the log any more, or not yet; seek to another, or set \
-         auto.offset.reset"
-    )]
-    OutOfRange {
-        /// The partition.
-        topic_partition: TopicPartition,
-        /// The position.
-        offset: i64,
-    },
-    /// The broker refused.
-    #[error("reading {topic_partition} was refused with {code}")]
-    Refused {
-        /// The partition.
-        topic_partition: TopicPartition,
-        /// What it said.
-        code: ErrorCode,
-    },
-    /// What came cannot be read.
-    #[error("{topic_partition} is damaged at or behind offset {offset}: {problem}; seek past it to go on")]
-    Damaged {
-        /// The partition.
-        topic_partition: TopicPartition,
-        /// Where.
-        offset: i64,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The partition is not assigned.
-    #[error("{topic_partition} is not assigned to this consumer")]
-    NotAssigned {
-        /// The partition.
-        topic_partition: TopicPartition,
-    },
-}
+/// How long `close` waits for the cluster.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long `close` waits for each broker to end its fetch session.
+const SESSION_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,9 +81,22 @@ pub enum StartAt {
     Offset(i64),
     /// The first record that is not older (ms since the Unix epoch); the end when there is none.
     Timestamp(i64),
+    /// Where `group.id` has committed, else where `auto.offset.reset` says. Found by `poll`.
+    Committed,
 }
 
-/// Reads partitions that it is given. Not a member of a group.
+/// How far a partition is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// Offsets between the position and the end of what can be read.
+    pub behind: i64,
+    /// Offsets beyond that, which are hidden until an open transaction ends; 0 with `read_uncommitted`.
+    pub hidden: i64,
+}
+
+/// Reads partitions: those it is given, or those its group gives it.
+///
+/// Partitions by hand:
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -126,47 +110,43 @@ pub enum StartAt {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+///
+/// As a member of a group:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use ottla_client::{ClientSettings, Consumer, ConsumerSettings, OffsetReset};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// let settings = ConsumerSettings::new(client).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// let mut consumer = Consumer::connect(settings).await?;
+/// consumer.subscribe(&["orders"]).await?;
+/// for _ in 0..10 {
+///     for record in consumer.poll(Duration::from_secs(1)).await? {
+///         println!("{} {:?}", record.offset, record.value);
+///     }
+///     consumer.commit_positions().await?;
+/// }
+/// consumer.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A consumer that is dropped without `close` ends its tasks, but the coordinator hears of it only when the
+/// session times out.
 pub struct Consumer {
-    cluster: Cluster,
-    settings: ConsumerSettings,
-    assigned: BTreeMap<TopicPartition, Assigned>,
-    ready: VecDeque<PartitionReader>,
-    /// Grows with each assignment and seek: what was fetched for an older one is thrown away.
-    generation: u64,
-    in_flight: BTreeMap<i32, usize>,
-    refreshing: BTreeMap<Text, ()>,
-    tasks: TaskGroup,
-    reports: mpsc::Receiver<Report>,
-    report: mpsc::Sender<Report>,
+    core: Core,
+    listener: Option<Box<dyn RebalanceListener>>,
+    underway: Option<Underway>,
+    /// Why there is no membership any more.
+    failed: Option<GroupError>,
+    next_auto_commit: Instant,
+    auto_commit: Option<PendingCommit>,
 }
 
-/// A partition that is read.
-#[derive(Debug)]
-struct Assigned {
-    /// The next offset to hand out.
-    position: i64,
-    generation: u64,
-    /// A fetch is in flight or its bytes wait.
-    busy: bool,
-    out_of_range: bool,
-    not_before: Option<Instant>,
-    failures: u32,
-    /// High watermark and last stable offset of the last answer.
-    bounds: Option<(i64, i64)>,
-}
-
-impl Assigned {
-    fn at(position: i64, generation: u64) -> Self {
-        Self {
-            position,
-            generation,
-            busy: false,
-            out_of_range: false,
-            not_before: None,
-            failures: 0,
-            bounds: None,
-        }
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("core", &self.core).finish_non_exhaustive()
     }
 }
 
@@ -174,35 +154,43 @@ impl Consumer {
     /// Connects. Cancel-safe.
     pub async fn connect(settings: ConsumerSettings) -> Result<Self, ClusterError> {
         settings.check()?;
+        let settings = Arc::new(settings);
         let cluster = Cluster::connect(settings.client.clone()).await?;
-        let (report, reports) = mpsc::channel(REPORTS_MAX);
-        Ok(Self {
-            cluster,
+        let next_auto_commit = time::now() + settings.auto_commit_interval;
+        let core = Core {
+            fetcher: Fetcher::new(cluster.clone(), Arc::clone(&settings)),
+            committer: Committer::start(cluster, Arc::clone(&settings)),
             settings,
-            assigned: BTreeMap::new(),
-            ready: VecDeque::new(),
-            generation: 0,
-            in_flight: BTreeMap::new(),
-            refreshing: BTreeMap::new(),
-            tasks: TaskGroup::new(),
-            reports,
-            report,
-        })
+            membership: None,
+        };
+        Ok(Self { core, listener: None, underway: None, failed: None, next_auto_commit, auto_commit: None })
     }
 
     /// The cluster, to look up topics.
     pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+        &self.core.fetcher.cluster
+    }
+
+    /// Counters since the consumer was made.
+    pub fn metrics(&self) -> ConsumerMetrics {
+        self.core.fetcher.metrics
     }
 
     /// Replaces what is read. If the future is dropped, the former assignment stays.
     pub async fn assign(&mut self, partitions: &[(TopicPartition, StartAt)]) -> Result<(), ConsumerError> {
-        let mut positions = BTreeMap::new();
+        if self.core.membership.is_some() {
+            return Err(ConsumerError::Subscribed);
+        }
+        let mut places = BTreeMap::new();
         let mut wanted = BTreeMap::new();
         for (at, start) in partitions {
             let timestamp = match start {
+                StartAt::Committed => {
+                    places.insert(at.clone(), Place::Committed);
+                    continue;
+                }
                 StartAt::Offset(offset) => {
-                    positions.insert(at.clone(), *offset);
+                    places.insert(at.clone(), place(*offset));
                     continue;
                 }
                 StartAt::Beginning => EARLIEST,
@@ -214,156 +202,238 @@ impl Consumer {
         let mut later = Vec::new();
         for (at, found) in self.list(wanted).await? {
             match found {
-                Some(found) => drop(positions.insert(at, found.offset)),
+                Some(found) => drop(places.insert(at, place(found.offset))),
                 None => later.push(at),
             }
         }
-        positions.extend(self.end_offsets(&later).await?);
-        self.generation += 1;
-        self.ready.clear();
-        let generation = self.generation;
-        self.assigned =
-            positions.into_iter().map(|(at, position)| (at, Assigned::at(position, generation))).collect();
+        places.extend(self.end_offsets(&later).await?.into_iter().map(|(at, offset)| (at, place(offset))));
+        self.failed = None;
+        self.core.fetcher.is_subscribed = false;
+        self.core.fetcher.clear();
+        self.core.fetcher.add(places);
         Ok(())
     }
 
     /// Replaces what is read with all partitions of a topic. If the future is dropped, nothing changes.
     pub async fn assign_topic(&mut self, topic: &Text, start: StartAt) -> Result<(), ConsumerError> {
-        let count = self.cluster.refresh_topic(topic).await?.partition_count();
+        let count = self.cluster().refresh_topic(topic).await?.partition_count();
         let partitions: Vec<_> =
             (0..count).map(|partition| (TopicPartition::new(topic.clone(), partition), start)).collect();
         self.assign(&partitions).await
     }
 
+    /// Becomes a member of the group and reads what it gives from these topics; `poll` takes part in everything.
+    /// Replaces an earlier subscription, which ends with a rebalance, and partitions assigned by hand. Topics that
+    /// do not exist yet are read once they do. Cancel-safe.
+    pub async fn subscribe(&mut self, topics: &[&str]) -> Result<(), ConsumerError> {
+        let subscription = Subscription::topics(topics).map_err(ClusterError::from)?;
+        self.join(subscription).await
+    }
+
+    /// The same for all topics whose whole name matches the regular expression, but Kafka's internal ones. New
+    /// topics are found within `metadata.max.age.ms`. With `group.protocol=consumer` the broker matches, by RE2's
+    /// rules; else this client, by those of the `regex` crate. Cancel-safe.
+    pub async fn subscribe_pattern(&mut self, pattern: &str) -> Result<(), ConsumerError> {
+        let subscription = Subscription::pattern(pattern).map_err(ClusterError::from)?;
+        self.join(subscription).await
+    }
+
+    /// Sets who is told when partitions come and go.
+    pub fn set_listener(&mut self, listener: impl RebalanceListener + 'static) {
+        self.listener = Some(Box::new(listener));
+    }
+
+    async fn join(&mut self, subscription: Subscription) -> Result<(), ConsumerError> {
+        let Some(group_id) = self.core.settings.group_id.clone() else {
+            return Err(GroupError::NoGroup.into());
+        };
+        self.failed = None;
+        if let Some(membership) = &mut self.core.membership {
+            membership.subscription = subscription.clone();
+            membership.tell(Command::Subscribe(subscription)).await;
+            return Ok(());
+        }
+        self.core.fetcher.clear();
+        self.core.fetcher.is_subscribed = true;
+        let (cluster, settings) = (&self.core.fetcher.cluster, &self.core.settings);
+        self.core.membership = Some(Membership::start(cluster, settings, &group_id, subscription));
+        Ok(())
+    }
+
+    /// Leaves the group and reads nothing any more: commits first if `enable.auto.commit` says so, and calls
+    /// `RebalanceListener::revoked`. If the future is dropped, call it again.
+    pub async fn unsubscribe(&mut self) {
+        self.leave(time::now() + CLOSE_TIMEOUT).await;
+    }
+
+    async fn leave(&mut self, deadline: Instant) {
+        let owned = self.core.fetcher.assignment();
+        if time::timeout_at(deadline, self.core.auto_commit(&owned)).await.is_err() {
+            tracing::warn!("positions were not committed in time");
+        }
+        if self.core.membership.is_some() {
+            rebalance::give_up(&mut self.core, &mut self.listener, owned).await;
+        }
+        self.underway = None;
+        self.core.fetcher.clear();
+        self.core.fetcher.is_subscribed = false;
+        if let Some(membership) = self.core.membership.take() {
+            membership.leave(deadline).await;
+        }
+    }
+
+    /// Ends in order: commits if `enable.auto.commit` says so, calls `RebalanceListener::revoked`, leaves the
+    /// group (a static member does not) and waits for commits under way. Takes at most 30 s and what the listener
+    /// takes; the error is that of a commit. If the future is dropped, the rest is left to time-outs.
+    pub async fn close(mut self) -> Result<(), ConsumerError> {
+        let deadline = time::now() + CLOSE_TIMEOUT;
+        // everything that was handed over before this has been answered when this has
+        let last =
+            if self.core.settings.group_id.is_some() { Some(self.core.commit(Vec::new())?) } else { None };
+        self.leave(deadline).await;
+        if let Some(last) = last {
+            time::timeout_at(deadline, last.wait()).await.unwrap_or(Err(CommitError::Closed))?;
+        }
+        self.core.fetcher.close(time::now() + SESSION_CLOSE_TIMEOUT).await;
+        Ok(())
+    }
+
     /// The partitions that are read, in order.
     pub fn assignment(&self) -> Vec<TopicPartition> {
-        self.assigned.keys().cloned().collect()
+        self.core.fetcher.assignment()
+    }
+
+    /// Who commits, for `Transaction::send_offsets` (KIP-447). Absent without `group.id`. Ask for it again in each
+    /// transaction: it changes with every rebalance.
+    pub fn group_metadata(&self) -> Option<GroupMetadata> {
+        self.core.group_metadata()
     }
 
     /// Moves a partition's position.
     pub fn seek(&mut self, topic_partition: &TopicPartition, offset: i64) -> Result<(), ConsumerError> {
-        let Some(assigned) = self.assigned.get_mut(topic_partition) else {
-            return Err(ConsumerError::NotAssigned { topic_partition: topic_partition.clone() });
-        };
-        self.generation += 1;
-        *assigned = Assigned::at(offset, self.generation);
-        self.ready.retain(|reader| reader.topic_partition != *topic_partition);
-        Ok(())
+        self.core.fetcher.seek(topic_partition, place(offset))
     }
 
-    /// The offset of the next record that `poll` may return; absent when the partition is not assigned.
+    /// Moves a partition's position to what its group has committed, else to where `auto.offset.reset` says; the
+    /// next `poll` finds out. What an aborted transaction has read is read again.
+    pub fn seek_to_committed(&mut self, topic_partition: &TopicPartition) -> Result<(), ConsumerError> {
+        self.core.fetcher.seek(topic_partition, Place::Committed)
+    }
+
+    /// Holds partitions back: `poll` returns nothing of them until `resume`. What is buffered stays.
+    pub fn pause(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        self.core.fetcher.set_paused(partitions, true)
+    }
+
+    /// Lets partitions go on.
+    pub fn resume(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        self.core.fetcher.set_paused(partitions, false)
+    }
+
+    /// The partitions that are held back, in order.
+    pub fn paused(&self) -> Vec<TopicPartition> {
+        self.core.fetcher.paused()
+    }
+
+    /// The offset of the next record that `poll` may return; absent when the partition is not assigned, or its
+    /// position has not been found yet.
     pub fn position(&self, topic_partition: &TopicPartition) -> Option<i64> {
-        self.assigned.get(topic_partition).map(|assigned| assigned.position)
+        self.core.fetcher.position(topic_partition)
+    }
+
+    /// The positions of all assigned partitions as far as they are known: what `commit_positions` commits.
+    pub fn positions(&self) -> Vec<OffsetToCommit> {
+        self.core.fetcher.positions(|_| true)
     }
 
     /// How far this consumer could read when the broker last answered for the partition: its high watermark, or
     /// with `read_committed` its last stable offset.
     pub fn readable_end(&self, topic_partition: &TopicPartition) -> Option<i64> {
-        let (high_watermark, last_stable_offset) = self.assigned.get(topic_partition)?.bounds?;
-        Some(match self.settings.isolation {
-            IsolationLevel::ReadUncommitted => high_watermark,
-            IsolationLevel::ReadCommitted => last_stable_offset,
-        })
+        self.core.fetcher.readable_end(topic_partition)
+    }
+
+    /// How far the partition is read, as of the broker's last answer; absent before it.
+    pub fn lag(&self, topic_partition: &TopicPartition) -> Option<Lag> {
+        self.core.fetcher.lag(topic_partition)
     }
 
     /// Returns up to `max.poll.records` records, waiting for the first at most `wait`; none when there are none.
-    /// The next fetch runs while the caller works. Cancel-safe: nothing that was fetched is lost.
+    /// The next fetch runs while the caller works. Rebalances happen in here, and take as long as the listener
+    /// does. Cancel-safe: nothing that was fetched is lost, and an event of the group is handled by the next call.
     pub async fn poll(&mut self, wait: Duration) -> Result<Vec<ConsumerRecord>, ConsumerError> {
         let deadline = time::now() + wait;
+        self.commit_by_time();
         loop {
-            self.take_reports()?;
-            let records = self.take_ready()?;
-            self.reset_positions().await?;
-            let next = self.start_fetches(time::now());
+            if let Some(error) = &self.failed {
+                return Err(error.clone().into());
+            }
+            self.follow_group().await?;
+            self.core.fetcher.take_reports()?;
+            // from here to the return there is nothing to wait for
+            let records = self.core.fetcher.take_ready()?;
+            let next = self.core.fetcher.start_work(time::now());
             if !records.is_empty() {
                 return Ok(records);
             }
             if time::now() >= deadline {
                 return Ok(Vec::new());
             }
-            tokio::select! {
-                report = self.reports.recv() => {
-                    self.handle(report.expect("the consumer holds the other end"))?;
-                }
-                () = time::sleep_until(next.min(deadline)) => {}
-            }
-        }
-    }
-
-    fn take_reports(&mut self) -> Result<(), ConsumerError> {
-        while let Ok(report) = self.reports.try_recv() {
-            self.handle(report)?;
-        }
-        Ok(())
-    }
-
-    /// Decodes what has arrived, up to `max.poll.records`.
-    fn take_ready(&mut self) -> Result<Vec<ConsumerRecord>, ConsumerError> {
-        let mut records = Vec::new();
-        while records.len() < self.settings.max_poll_records {
-            let Some(mut reader) = self.ready.pop_front() else { break };
-            let Some(assigned) = self.assigned.get_mut(&reader.topic_partition) else { continue };
-            if assigned.generation != reader.generation {
-                continue;
-            }
-            let before = records.len();
-            let result = reader.read(self.settings.max_poll_records, &mut records);
-            match result {
-                Ok(finished) => {
-                    assigned.position = reader.position();
-                    if finished {
-                        assigned.busy = false;
-                    } else {
-                        self.ready.push_front(reader);
+            let wake = next.min(deadline);
+            match &mut self.core.membership {
+                None => tokio::select! {
+                    report = self.core.fetcher.reports.recv() => {
+                        self.core.fetcher.handle(report.expect("the fetcher holds the other end"))?;
                     }
-                }
-                Err(problem) => {
-                    assigned.busy = false;
-                    if records.len() > before || before > 0 {
-                        // what came before the damage is returned first; the next fetch meets it again
-                        assigned.position = reader.position();
-                        break;
+                    () = time::sleep_until(wake) => {}
+                },
+                Some(membership) => tokio::select! {
+                    report = self.core.fetcher.reports.recv() => {
+                        self.core.fetcher.handle(report.expect("the fetcher holds the other end"))?;
                     }
-                    let topic_partition = reader.topic_partition.clone();
-                    return Err(ConsumerError::Damaged {
-                        topic_partition,
-                        offset: assigned.position,
-                        problem,
-                    });
-                }
+                    Some(event) = membership.events.recv() => self.underway = Some(Underway::new(event)),
+                    () = time::sleep_until(wake) => {}
+                },
             }
         }
-        Ok(records)
     }
 
-    /// Partitions whose position is not in the log begin anew where `auto.offset.reset` says.
-    async fn reset_positions(&mut self) -> Result<(), ConsumerError> {
-        let lost: Vec<_> = self
-            .assigned
-            .iter()
-            .filter(|(_, assigned)| assigned.out_of_range)
-            .map(|(at, _)| at.clone())
-            .collect();
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let timestamp = match self.settings.offset_reset {
-            OffsetReset::Earliest => EARLIEST,
-            OffsetReset::Latest => LATEST,
-            OffsetReset::None => {
-                let topic_partition = lost.into_iter().next().expect("not empty");
-                let assigned = self.assigned.get_mut(&topic_partition).expect("it was just listed");
-                assigned.out_of_range = false;
-                return Err(ConsumerError::OutOfRange { topic_partition, offset: assigned.position });
+    /// Handles what the group has sent.
+    async fn follow_group(&mut self) -> Result<(), ConsumerError> {
+        loop {
+            let Some(membership) = &mut self.core.membership else { return Ok(()) };
+            membership.polled();
+            if self.underway.is_none() {
+                let Ok(event) = membership.events.try_recv() else { return Ok(()) };
+                self.underway = Some(Underway::new(event));
             }
-        };
-        let found = self.list(lost.into_iter().map(|at| (at, timestamp)).collect()).await?;
-        for (at, found) in found {
-            let offset = found.map_or(0, |found| found.offset);
-            tracing::warn!(partition = %at, offset, "position was not in the log, begins anew");
-            self.seek(&at, offset)?;
+            if let Some(underway) = &mut self.underway {
+                let outcome = underway.carry_on(&mut self.core, &mut self.listener).await;
+                self.underway = None;
+                if let Err(ConsumerError::Group(error)) = &outcome {
+                    self.failed = Some(error.clone());
+                }
+                outcome?;
+            }
         }
-        Ok(())
+    }
+
+    /// What `enable.auto.commit` owes: positions of what earlier calls have returned.
+    fn commit_by_time(&mut self) {
+        if let Some(outcome) = self.auto_commit.as_mut().and_then(PendingCommit::poll) {
+            self.auto_commit = None;
+            if let Err(error) = outcome {
+                tracing::warn!(%error, "automatic commit failed; the next one covers it");
+            }
+        }
+        let now = time::now();
+        if !self.core.settings.auto_commit || now < self.next_auto_commit || self.auto_commit.is_some() {
+            return;
+        }
+        self.next_auto_commit = now + self.core.settings.auto_commit_interval;
+        match self.core.commit(self.positions()) {
+            Ok(pending) => self.auto_commit = Some(pending),
+            Err(error) => tracing::warn!(%error, "automatic commit failed; the next one covers it"),
+        }
     }
 
     async fn list(
@@ -373,7 +443,7 @@ impl Consumer {
         if wanted.is_empty() {
             return Ok(BTreeMap::new());
         }
-        offsets::list(&self.cluster, self.settings.isolation.code(), wanted).await
+        offsets::list(self.cluster(), self.core.settings.isolation.code(), wanted).await
     }
 
     /// Offsets of the first records not older than the given times (ms); absent where there is none. Cancel-safe.
@@ -416,10 +486,26 @@ impl Consumer {
         group_id: &Text,
         partitions: &[TopicPartition],
     ) -> Result<Vec<CommittedOffset>, ConsumerError> {
-        Ok(offsets::committed(&self.cluster, group_id, Some(partitions)).await?)
+        Ok(offsets::committed(self.cluster(), group_id, Some(partitions)).await?)
     }
 
-    /// Commits offsets for a group, outside of any transaction. If the future is dropped, they may be committed.
+    /// Commits the positions of all assigned partitions and waits for the answer. Commits of one consumer are
+    /// carried out in the order they were asked for. If the future is dropped, they may be committed.
+    pub async fn commit_positions(&self) -> Result<(), CommitError> {
+        self.core.commit(self.positions())?.wait().await
+    }
+
+    /// The same for these offsets.
+    pub async fn commit_offsets(&self, offsets: &[OffsetToCommit]) -> Result<(), CommitError> {
+        self.core.commit(offsets.to_vec())?.wait().await
+    }
+
+    /// Hands offsets over to be committed while the caller goes on.
+    pub fn start_commit(&self, offsets: Vec<OffsetToCommit>) -> Result<PendingCommit, CommitError> {
+        self.core.commit(offsets)
+    }
+
+    /// Commits offsets for any group, outside of any transaction. If the future is dropped, they may be committed.
     pub async fn commit(
         &self,
         group: &GroupMetadata,
@@ -428,6 +514,10 @@ impl Consumer {
         if offsets.is_empty() {
             return Ok(());
         }
-        Ok(offsets::commit(&self.cluster, group, offsets).await?)
+        Ok(offsets::commit(self.cluster(), group, offsets).await?)
     }
+}
+
+fn place(offset: i64) -> Place {
+    Place::At(Position { offset, leader_epoch: -1 })
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | writing once, whatever fails | [`Producer`] | idempotent: retries never duplicate, order per partition is kept |
 //! | writing many records and offsets as one | [`TransactionalProducer`] | all or nothing, zombies fenced off |
-//! | reading | [`Consumer`] | chosen partitions, `read_committed` by default |
+//! | reading | [`Consumer`] | chosen partitions or those of a group, `read_committed` by default |
 //! | everything else | [`Admin`] | topics, configs, offsets, transactions |
 //!
 //! Place in the walk: outside of it; this crate is what stands at the other end of the socket. It knows the
@@ -15,7 +15,7 @@
 //! broker that is restarted is invisible but for the time it takes; every call says what happens when its
 //! future is dropped.
 //!
-//! Not here: group membership (consumers are given their partitions), TLS and SASL, share groups.
+//! Not here: TLS and SASL, share groups.
 //!
 //! ```no_run
 //! use ottla_client::{ClientSettings, Producer, ProducerSettings, Record};
@@ -49,7 +49,9 @@ pub use admin::Admin;
 pub use cluster::{Cluster, ClusterError, NodeAddress, TopicMetadata};
 pub use connection::{Connection, Finalized, Pending, Versions};
 pub use consumer::{
-    Consumer, ConsumerError, ConsumerRecord, ConsumerSettings, IsolationLevel, OffsetReset, StartAt,
+    Assignor, Callback, CommitError, Consumer, ConsumerError, ConsumerMetrics, ConsumerRecord,
+    ConsumerSettings, GroupError, GroupProtocol, IsolationLevel, Lag, LostReason, OffsetReset, PendingCommit,
+    Rebalance, RebalanceListener, StartAt,
 };
 pub use error::{CallError, ErrorClass};
 pub use offsets::{OffsetAndTimestamp, OffsetsError};

@@ -18,7 +18,7 @@ use crate::connection::Versions;
 use crate::error::wants_metadata;
 use crate::record::TopicPartition;
 
-pub(crate) use group::{commit, committed};
+pub(crate) use group::{commit, committed, committed_with};
 
 const LIST_OFFSETS: Versions = Versions::new(5, 10);
 
@@ -58,6 +58,16 @@ pub enum OffsetsError {
         /// What the broker said.
         code: ErrorCode,
     },
+}
+
+impl OffsetsError {
+    /// Whether the same may work later.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Cluster(error) => error.is_retriable(),
+            Self::Partition { code, .. } | Self::Group { code, .. } => code.is_retriable(),
+        }
+    }
 }
 
 type Wanted = BTreeMap<TopicPartition, i64>;

@@ -143,6 +143,9 @@ pub struct OffsetToCommit {
     pub topic_partition: TopicPartition,
     /// Offset of the next record to read.
     pub offset: i64,
+    /// Leader epoch of the record before it, so that whoever begins there notices a truncated log (KIP-320); -1
+    /// when not known.
+    pub leader_epoch: i32,
     /// Anything, at most 4096 bytes.
     pub metadata: Text,
 }
@@ -150,7 +153,7 @@ pub struct OffsetToCommit {
 impl OffsetToCommit {
     /// A position without metadata.
     pub fn new(topic_partition: TopicPartition, offset: i64) -> Self {
-        Self { topic_partition, offset, metadata: Text::EMPTY }
+        Self { topic_partition, offset, leader_epoch: -1, metadata: Text::EMPTY }
     }
 }
 
@@ -161,6 +164,8 @@ pub struct CommittedOffset {
     pub topic_partition: TopicPartition,
     /// Offset of the next record to read; absent when nothing was committed.
     pub offset: Option<i64>,
+    /// Leader epoch that was committed with it; -1 when none was.
+    pub leader_epoch: i32,
     /// What the committer left with it.
     pub metadata: Text,
 }

@@ -170,6 +170,7 @@ impl Call for FetchOffsets {
                 let offsets = partitions.map(|(topic, partition)| CommittedOffset {
                     topic_partition: TopicPartition::new(topic.name.detached(), partition.partition_index),
                     offset: (partition.committed_offset >= 0).then_some(partition.committed_offset),
+                    leader_epoch: partition.committed_leader_epoch,
                     metadata: partition.metadata.as_ref().map_or(Text::EMPTY, Text::detached),
                 });
                 offsets.collect()

@@ -1,6 +1,6 @@
 //! Metadata: brokers, topics, leaders; fetched when needed, when told to be wrong, or when old.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ottla_env::time::{self, Instant};
@@ -15,6 +15,8 @@ use crate::connection::Versions;
 use crate::settings::HostPort;
 
 const METADATA: Versions = Versions::new(9, 13);
+/// From where topics can be asked for by id.
+const METADATA_BY_ID: Versions = Versions::new(12, 13);
 
 /// Most topics whose metadata is kept; the oldest goes first.
 const TOPICS_MAX: usize = 10_000;
@@ -39,6 +41,10 @@ pub struct TopicMetadata {
     pub is_internal: bool,
     /// Leader of each partition by index; -1 when it has none at present.
     pub leaders: Vec<i32>,
+    /// Leader epoch of each partition by index; -1 when the broker does not tell.
+    pub leader_epochs: Vec<i32>,
+    /// Racks of the replicas of each partition by index; empty when brokers have no racks.
+    pub racks: Vec<BTreeSet<Text>>,
     fetched_at: Instant,
 }
 
@@ -84,9 +90,10 @@ impl View {
         }
         self.controller_id = answer.controller_id;
         self.cluster_id = answer.cluster_id.as_ref().map(Text::detached);
+        let racks = racks(answer);
         for topic in &answer.topics {
             let Some(name) = topic.name.as_ref() else { continue };
-            match take_topic(topic, name.detached()) {
+            match take_topic(topic, name.detached(), &racks) {
                 Some(metadata) => {
                     self.topics.insert(metadata.name.clone(), Arc::new(metadata));
                 }
@@ -104,17 +111,41 @@ impl View {
 }
 
 /// A topic's metadata, absent when the answer holds an error for it, no partition, or gaps between them.
-fn take_topic(topic: &MetadataResponseTopic, name: Text) -> Option<TopicMetadata> {
+fn take_topic(
+    topic: &MetadataResponseTopic,
+    name: Text,
+    racks_of_nodes: &BTreeMap<i32, Text>,
+) -> Option<TopicMetadata> {
     if topic.error_code != 0 || topic.partitions.is_empty() {
         return None;
     }
-    let mut leaders = vec![-1; topic.partitions.len()];
+    let count = topic.partitions.len();
+    let (mut leaders, mut leader_epochs) = (vec![-1; count], vec![-1; count]);
+    let mut racks = vec![BTreeSet::new(); count];
     for partition in &topic.partitions {
         let index = usize::try_from(partition.partition_index).ok()?;
         *leaders.get_mut(index)? = partition.leader_id;
+        *leader_epochs.get_mut(index)? = partition.leader_epoch;
+        let replicas = partition.replica_nodes.iter();
+        *racks.get_mut(index)? = replicas.filter_map(|node| racks_of_nodes.get(node).cloned()).collect();
     }
     let (topic_id, is_internal) = (topic.topic_id, topic.is_internal);
-    Some(TopicMetadata { name, topic_id, is_internal, leaders, fetched_at: time::now() })
+    Some(TopicMetadata {
+        name,
+        topic_id,
+        is_internal,
+        leaders,
+        leader_epochs,
+        racks,
+        fetched_at: time::now(),
+    })
+}
+
+/// Racks of the brokers that have one.
+fn racks(answer: &MetadataResponse) -> BTreeMap<i32, Text> {
+    let racks =
+        answer.brokers.iter().filter_map(|broker| Some((broker.node_id, broker.rack.as_ref()?.detached())));
+    racks.collect()
 }
 
 impl Cluster {
@@ -216,13 +247,49 @@ impl Cluster {
             MetadataRequest { topics: None, allow_auto_topic_creation: false, ..Default::default() };
         let answer = self.call_any(&request, METADATA, self.deadline()).await?;
         self.view().take(&answer);
+        let racks = racks(&answer);
         let mut topics: Vec<_> = answer
             .topics
             .iter()
-            .filter_map(|topic| take_topic(topic, topic.name.as_ref()?.detached()).map(Arc::new))
+            .filter_map(|topic| take_topic(topic, topic.name.as_ref()?.detached(), &racks).map(Arc::new))
             .collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(topics)
+    }
+
+    /// Fetches these topics anew. What does not exist is forgotten; that is no error.
+    pub(crate) async fn refresh_topics(&self, names: &[Text]) -> Result<(), ClusterError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.refresh(names, self.deadline()).await.map(|_| ())
+    }
+
+    /// Names of topics by id, fetched when unknown; ids that no topic has are left out.
+    pub(crate) async fn topic_names(&self, ids: &[Uuid]) -> Result<BTreeMap<Uuid, Text>, ClusterError> {
+        let mut names = self.cached_names(ids);
+        let unknown: Vec<Uuid> = ids.iter().filter(|id| !names.contains_key(*id)).copied().collect();
+        if unknown.is_empty() {
+            return Ok(names);
+        }
+        let topics =
+            unknown.iter().map(|id| MetadataRequestTopic { topic_id: *id, name: None, ..Default::default() });
+        let request = MetadataRequest {
+            topics: Some(topics.collect()),
+            allow_auto_topic_creation: false,
+            ..MetadataRequest::default()
+        };
+        let answer = self.call_any(&request, METADATA_BY_ID, self.deadline()).await?;
+        self.view().take(&answer);
+        names.extend(self.cached_names(&unknown));
+        Ok(names)
+    }
+
+    fn cached_names(&self, ids: &[Uuid]) -> BTreeMap<Uuid, Text> {
+        let view = self.view();
+        let wanted: BTreeSet<&Uuid> = ids.iter().collect();
+        let known = view.topics.values().filter(|topic| wanted.contains(&topic.topic_id));
+        known.map(|topic| (topic.topic_id, topic.name.clone())).collect()
     }
 
     /// Fetches the brokers, and who is the controller.

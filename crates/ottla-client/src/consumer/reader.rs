@@ -8,6 +8,7 @@ use ottla_protocol::record::{Record, RecordIter, records_of};
 use ottla_protocol::types::Text;
 
 use super::ConsumerRecord;
+use super::fetcher::Position;
 use super::isolation::{Isolation, Verdict};
 use crate::record::{Header, TopicPartition};
 
@@ -16,12 +17,16 @@ use crate::record::{Header, TopicPartition};
 pub(super) struct PartitionReader {
     pub(super) topic_partition: TopicPartition,
     pub(super) generation: u64,
+    /// Bytes of the stretch.
+    pub(super) size: usize,
     batches: BatchIter,
     isolation: Isolation,
     /// The batch being read, and its offsets.
     open: Option<(RecordIter, Range<i64>)>,
     start: i64,
     position: i64,
+    /// Leader epoch of the last batch that was entered.
+    leader_epoch: i32,
     decompressed_bytes_max: usize,
 }
 
@@ -34,23 +39,31 @@ impl PartitionReader {
         isolation: Isolation,
         decompressed_bytes_max: usize,
     ) -> Self {
+        let size = bytes.len();
         let batches = BatchIter::new(bytes);
         let start = position;
         Self {
             topic_partition,
             generation,
+            size,
             batches,
             isolation,
             open: None,
             start,
             position,
+            leader_epoch: -1,
             decompressed_bytes_max,
         }
     }
 
-    /// The offset behind what was read.
-    pub(super) fn position(&self) -> i64 {
-        self.position
+    /// Behind what was read.
+    pub(super) fn position(&self) -> Position {
+        Position { offset: self.position, leader_epoch: self.leader_epoch }
+    }
+
+    /// Shows nothing below this offset.
+    pub(super) fn skip_to(&mut self, offset: i64) {
+        self.position = self.position.max(offset);
     }
 
     /// Reads until `records` has `records_max`; true when the stretch is used up. An error says what is wrong at
@@ -108,6 +121,7 @@ impl PartitionReader {
             let marker = parse_marker(header, &batch.tail()).map_err(|error| error.to_string())?;
             marker.is_some_and(|marker| !marker.commit)
         };
+        self.leader_epoch = header.partition_leader_epoch;
         match self.isolation.judge(header, is_abort) {
             Verdict::Skip => self.position = self.position.max(end),
             Verdict::Show if end <= self.position => {}

@@ -5,7 +5,9 @@ use ottla_protocol::batch::{BatchBuilder, BatchHeader, Producer, build_marker};
 use ottla_protocol::compression::Codec;
 use ottla_protocol::record::NewRecord;
 
+use super::assignor::Assignor;
 use super::isolation::Isolation;
+use super::reader::PartitionReader;
 use super::*;
 use crate::settings::ClientSettings;
 
@@ -44,7 +46,7 @@ fn read(level: IsolationLevel, aborted: &[(i64, i64)], position: i64, bytes: Byt
     let mut records = Vec::new();
     // one at a time: a batch may be left in the middle
     while !reader.read(records.len() + 1, &mut records).expect("intact") {}
-    (records.iter().map(|record| record.offset).collect(), reader.position())
+    (records.iter().map(|record| record.offset).collect(), reader.position().offset)
 }
 
 /// Two producers, interleaved: 7 aborts, then commits; 8 commits; plain records between.
@@ -134,7 +136,21 @@ fn settings() {
     assert_eq!(settings.isolation, IsolationLevel::ReadUncommitted);
     settings.set("auto.offset.reset", "earliest").expect("known");
     assert!(settings.set("isolation.level", "serializable").is_err());
-    assert!(settings.set("group.id", "g").is_err(), "no membership here");
+    settings.set("auto.offset.reset", "by_duration:PT1H").expect("known");
+    assert_eq!(settings.offset_reset, OffsetReset::ByDuration(Duration::from_secs(3600)));
+    assert!(settings.set("enable.auto.commit", "true").is_err(), "whose offsets?");
+    settings.auto_commit = false;
+    settings.set("group.id", "g").expect("known");
+    settings
+        .set("partition.assignment.strategy", "sticky, org.apache.kafka.clients.consumer.RangeAssignor")
+        .expect("known");
+    assert_eq!(settings.assignors, [Assignor::Sticky, Assignor::Range]);
+    assert!(settings.set("partition.assignment.strategy", "fair").is_err());
+    settings.set("partition.assignment.strategy", "cooperative-sticky").expect("known");
+    assert!(settings.is_cooperative());
+    settings.set("heartbeat.interval.ms", "50000").expect_err("longer than the session");
+    settings.heartbeat_interval = Duration::from_secs(3);
+    settings.set("group.protocol", "consumer").expect("known");
     assert!(settings.set("max.poll.records", "0").is_err());
 }
 

@@ -10,7 +10,7 @@ use ottla_protocol::messages::offset_fetch_request::{OffsetFetchRequestGroup, Of
 use ottla_protocol::messages::{
     OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
 };
-use ottla_protocol::types::Text;
+use ottla_protocol::types::{Text, Uuid};
 
 use super::OffsetsError;
 use crate::cluster::{Cluster, CoordinatorKind};
@@ -19,8 +19,10 @@ use crate::record::{CommittedOffset, GroupMetadata, OffsetToCommit, TopicPartiti
 
 /// From batched groups to before topic ids.
 const OFFSET_FETCH: Versions = Versions::new(8, 9);
-/// Before topic ids.
-const OFFSET_COMMIT: Versions = Versions::new(7, 9);
+/// 10 names topics by id: an offset does not land in another topic that was made under the same name.
+const OFFSET_COMMIT: Versions = Versions::new(7, 10);
+/// Last version that names topics.
+const OFFSET_COMMIT_BY_NAME: Versions = Versions::new(7, 9);
 
 /// The stable committed offsets of a group: of these partitions, or of all it has when none are named. Waits
 /// while a transaction holds one of them open.
@@ -28,6 +30,16 @@ pub(crate) async fn committed(
     cluster: &Cluster,
     group_id: &Text,
     partitions: Option<&[TopicPartition]>,
+) -> Result<Vec<CommittedOffset>, OffsetsError> {
+    committed_with(cluster, group_id, partitions, true).await
+}
+
+/// The same; with `stable` false, what open transactions hold is passed over instead of waited for.
+pub(crate) async fn committed_with(
+    cluster: &Cluster,
+    group_id: &Text,
+    partitions: Option<&[TopicPartition]>,
+    stable: bool,
 ) -> Result<Vec<CommittedOffset>, OffsetsError> {
     let topics = partitions.map(|partitions| {
         let mut topics: BTreeMap<Text, OffsetFetchRequestTopics> = BTreeMap::new();
@@ -42,7 +54,7 @@ pub(crate) async fn committed(
         OffsetFetchRequestGroup { group_id: group_id.clone(), topics, ..OffsetFetchRequestGroup::default() };
     let group = OffsetFetchRequestGroup { member_epoch: -1, ..group };
     let request =
-        OffsetFetchRequest { groups: vec![group], require_stable: true, ..OffsetFetchRequest::default() };
+        OffsetFetchRequest { groups: vec![group], require_stable: stable, ..OffsetFetchRequest::default() };
     let answer = cluster
         .call_coordinator(
             CoordinatorKind::Group,
@@ -66,6 +78,7 @@ fn committed_offsets(answer: &OffsetFetchResponse) -> Vec<CommittedOffset> {
     let offsets = partitions.map(|(topic, partition)| CommittedOffset {
         topic_partition: TopicPartition::new(topic.name.detached(), partition.partition_index),
         offset: (partition.committed_offset >= 0).then_some(partition.committed_offset),
+        leader_epoch: partition.committed_leader_epoch,
         metadata: partition.metadata.as_ref().map_or(Text::EMPTY, Text::detached),
     });
     offsets.collect()
@@ -87,13 +100,17 @@ pub(crate) async fn commit(
     for offset in offsets {
         let topic = topics.entry(offset.topic_partition.topic.clone()).or_default();
         topic.name = offset.topic_partition.topic.clone();
+        topic.topic_id = cluster.cached_topic(&topic.name).map_or(Uuid::ZERO, |known| known.topic_id);
         topic.partitions.push(OffsetCommitRequestPartition {
             partition_index: offset.topic_partition.partition,
             committed_offset: offset.offset,
+            committed_leader_epoch: offset.leader_epoch,
             committed_metadata: Some(offset.metadata.clone()),
             ..OffsetCommitRequestPartition::default()
         });
     }
+    let by_id = topics.values().all(|topic| !topic.topic_id.is_zero());
+    let usable = if by_id { OFFSET_COMMIT } else { OFFSET_COMMIT_BY_NAME };
     let request = OffsetCommitRequest {
         group_id: group.group_id.clone(),
         generation_id_or_member_epoch: group.generation_id,
@@ -105,7 +122,7 @@ pub(crate) async fn commit(
     let deadline = cluster.deadline();
     let key = &group.group_id;
     let answer = cluster
-        .call_coordinator(CoordinatorKind::Group, key, &request, OFFSET_COMMIT, deadline, commit_code)
+        .call_coordinator(CoordinatorKind::Group, key, &request, usable, deadline, commit_code)
         .await?;
     match commit_code(&answer) {
         ErrorCode::None => Ok(()),
