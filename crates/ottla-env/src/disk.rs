@@ -4,6 +4,7 @@
 //! tears or reorders unsynced writes at a crash.
 
 pub mod os;
+pub mod read_only;
 pub mod sim;
 
 use std::any::Any;

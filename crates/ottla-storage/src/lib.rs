@@ -20,6 +20,7 @@ mod file_header;
 mod footer;
 mod frame;
 mod index;
+pub mod inspect;
 mod layout;
 mod options;
 mod prepare;

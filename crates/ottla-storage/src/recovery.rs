@@ -169,15 +169,15 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
 }
 
 /// The folder's names, by what they are.
-struct Listing {
-    files: Vec<FileId>,
-    snapshots: Vec<String>,
-    temporary: Vec<String>,
-    unknown: Vec<String>,
+pub(crate) struct Listing {
+    pub(crate) files: Vec<FileId>,
+    pub(crate) snapshots: Vec<String>,
+    pub(crate) temporary: Vec<String>,
+    pub(crate) unknown: Vec<String>,
 }
 
 impl Listing {
-    fn read(disk: &dyn Disk) -> Result<Self, OpenError> {
+    pub(crate) fn read(disk: &dyn Disk) -> Result<Self, OpenError> {
         let mut listing =
             Self { files: Vec::new(), snapshots: Vec::new(), temporary: Vec::new(), unknown: Vec::new() };
         for name in disk.list().map_err(io_error("the folder"))? {

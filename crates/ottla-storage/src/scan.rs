@@ -169,8 +169,21 @@ impl Scanner {
         Ok(Step::Frame(Box::new(frame)))
     }
 
+    /// Goes over a frame of which only bodies are damaged: its header, its entries, and those that are damaged. None
+    /// when nothing can be said of what lies at the position; then the scan stays where it is.
+    pub(crate) fn step_over(&mut self) -> io::Result<Option<(FrameHeader, Vec<EntryHeader>, Vec<EntryHeader>)>> {
+        let Ok(mut frame) = self.read(Bodies::Skip)? else { return Ok(None) };
+        if frame.header.sequence.0 != self.last_sequence.0.wrapping_add(1) {
+            return Ok(None);
+        }
+        frame.bytes = self.window.get(self.at, frame.header.frame_bytes)?;
+        let damaged = frame.entries.iter().filter(|entry| !frame.is_sound(entry)).copied().collect();
+        self.accept(&frame);
+        Ok(Some((frame.header, frame.entries, damaged)))
+    }
+
     /// Goes on behind damage, at a frame found by `find`.
-    fn jump(&mut self, at: u64, header: &FrameHeader) {
+    pub(crate) fn jump(&mut self, at: u64, header: &FrameHeader) {
         self.at = at;
         self.last_sequence = FrameSequence(header.sequence.0.wrapping_sub(1));
     }
@@ -261,12 +274,13 @@ impl ScannedFrame {
     }
 
     fn has_sound_bodies(&self) -> bool {
-        self.entries.iter().all(|entry| {
-            self.body(entry).is_some_and(|body| {
-                let head = body.get(..BATCH_HEAD_BYTES) == Some(&entry.head[..]);
-                head && entry_of(entry, &body)
-                    .is_some_and(|entry| entry.header.check_crc(&entry.tail).is_ok())
-            })
+        self.entries.iter().all(|entry| self.is_sound(entry))
+    }
+
+    fn is_sound(&self, entry: &EntryHeader) -> bool {
+        self.body(entry).is_some_and(|body| {
+            let head = body.get(..BATCH_HEAD_BYTES) == Some(&entry.head[..]);
+            head && entry_of(entry, &body).is_some_and(|entry| entry.header.check_crc(&entry.tail).is_ok())
         })
     }
 

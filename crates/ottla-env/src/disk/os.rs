@@ -66,6 +66,20 @@ impl OsDisk {
         Self::open(path)
     }
 
+    /// Whether somebody holds the folder's lock, without keeping or writing it; `Held` when so.
+    pub fn holder(&self) -> Result<(), LockError> {
+        let fd = match self.open_at(LOCK_FILE, OFlags::RDONLY) {
+            Ok(fd) => fd,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)) {
+            Ok(()) => Ok(()), // closing the descriptor gives it back
+            Err(Errno::WOULDBLOCK) => Err(LockError::Held { pid: written_pid(fd) }),
+            Err(errno) => Err(LockError::Io(errno.into())),
+        }
+    }
+
     /// The folder's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -157,12 +171,7 @@ impl Disk for OsDisk {
         let fd = self.open_at(LOCK_FILE, OFlags::RDWR | OFlags::CREATE)?;
         match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let mut text = [0; LOCK_TEXT_BYTES_MAX];
-                let n = OsFile { fd }.read_at(&mut text, 0).unwrap_or(0);
-                let pid = std::str::from_utf8(&text[..n]).ok().and_then(|text| text.trim().parse().ok());
-                return Err(LockError::Held { pid });
-            }
+            Err(Errno::WOULDBLOCK) => return Err(LockError::Held { pid: written_pid(fd) }),
             Err(errno) => return Err(LockError::Io(errno.into())),
         }
         let file = OsFile { fd };
@@ -171,6 +180,13 @@ impl Disk for OsDisk {
         file.write_vectored_at(&[IoSlice::new(text.as_bytes())], 0)?;
         Ok(LockGuard(Box::new(file)))
     }
+}
+
+/// The process id in a lock file.
+fn written_pid(fd: OwnedFd) -> Option<u32> {
+    let mut text = [0; LOCK_TEXT_BYTES_MAX];
+    let n = OsFile { fd }.read_at(&mut text, 0).unwrap_or(0);
+    std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
 }
 
 /// An open file, read and written through the page cache.
