@@ -67,6 +67,8 @@ pub(super) struct ConsumerGroup {
     /// The change of topics up to which the hash of the subscribed topics is known. None: not since the start.
     hashed_at: Option<Position>,
     refresh: Refresh,
+    /// When a target is made that had to wait, ms.
+    assign_at: Option<i64>,
 }
 
 /// When the regular expressions of a group are looked up among the topics.
@@ -136,6 +138,7 @@ impl ConsumerGroup {
     pub(super) fn start_timers(&mut self, configured_ms: i32, now: ShardTime) {
         self.hashed_at = None;
         self.refresh = Refresh::default();
+        self.assign_at = None;
         self.pending.clear();
         let timers = self.stored.members.iter().map(|(id, member)| {
             let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
@@ -148,7 +151,7 @@ impl ConsumerGroup {
 
     /// When the next timer is due, ms.
     pub(super) fn next_deadline(&self) -> Option<i64> {
-        self.timers.values().map(Timers::next).chain(self.refresh.at).min()
+        self.timers.values().map(Timers::next).chain(self.refresh.at).chain(self.assign_at).min()
     }
 
     /// Moves the timers.
@@ -160,7 +163,7 @@ impl ConsumerGroup {
                 *at = at.saturating_add(by_ms);
             }
         }
-        for at in self.pending.values_mut().chain(&mut self.refresh.at) {
+        for at in self.pending.values_mut().chain(&mut self.refresh.at).chain(&mut self.assign_at) {
             *at = at.saturating_add(by_ms);
         }
     }

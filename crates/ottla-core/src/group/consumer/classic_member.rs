@@ -8,6 +8,8 @@
 //!
 //! Place in the walk: the classic handlers hand requests on when the group speaks the consumer protocol.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -315,20 +317,17 @@ pub(in crate::group) fn leave_group(
     let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else {
         return vec![ErrorCode::UnknownMemberId; request.members.len()];
     };
-    let mut leaving: Vec<Text> = Vec::new();
+    let mut leaving: BTreeSet<Text> = BTreeSet::new();
     let mut codes = Vec::with_capacity(request.members.len());
     for member in &request.members {
         codes.push(match leaver(stored, member) {
-            Ok(id) if leaving.contains(&id) => ErrorCode::UnknownMemberId,
-            Ok(id) => {
-                leaving.push(id);
-                ErrorCode::None
-            }
+            Ok(id) if leaving.insert(id.clone()) => ErrorCode::None,
+            Ok(_) => ErrorCode::UnknownMemberId,
             Err(code) => code,
         });
     }
     if !leaving.is_empty() {
-        departure::remove(step, group, &leaving);
+        departure::remove(step, group, &Vec::from_iter(leaving));
     }
     codes
 }

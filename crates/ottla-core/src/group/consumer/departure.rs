@@ -6,6 +6,8 @@
 //! the next heartbeat of anybody makes a new target. A static member that is away keeps what it has until its
 //! session ends.
 
+use std::collections::BTreeMap;
+
 use ottla_protocol::messages as m;
 use ottla_protocol::types::Text;
 
@@ -51,9 +53,12 @@ pub(super) fn leave(
 pub(super) fn remove(step: &mut Step<'_>, group: &Text, member_ids: &[Text]) {
     let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else { return };
     let mut changes: Vec<Change> = member_ids.iter().flat_map(|id| stored.removal(id)).collect();
-    let remaining = stored.members.iter().filter(|(id, _)| !member_ids.contains(id));
-    let used: Vec<_> = remaining.filter_map(|(_, member)| member.metadata.regex.as_ref()).collect();
-    let unused = stored.regexes.keys().filter(|regex| !used.contains(regex));
+    let mut leaving: BTreeMap<&Text, usize> = BTreeMap::new();
+    for regex in member_ids.iter().filter_map(|id| stored.member(id)?.metadata.regex.as_ref()) {
+        *leaving.entry(regex).or_default() += 1;
+    }
+    let wanted = stored.wanted_regexes();
+    let unused = stored.regexes.keys().filter(|regex| wanted.get(*regex) == leaving.get(regex));
     changes.extend(unused.map(|regex| Change::Regex(regex.clone(), None)));
     // A group that becomes a classic one keeps its epoch: it is the generation that its members know.
     let becomes_classic = migrate::may_downgrade(step.state, stored, member_ids);
@@ -84,6 +89,7 @@ pub(super) fn forget_timers(step: &mut Step<'_>, group: &Text, member_id: &Text)
 pub(in crate::group) fn tick(step: &mut Step<'_>, group: &Text) {
     let now_ms = step.now.0;
     settle::refresh(step, group);
+    settle::assign_late(step, group);
     let Some(consumer) = get(step.state, group) else { return };
     let is_late = |member_id: &Text, (at, epoch): (i64, i32)| {
         let current = consumer.stored.member(member_id).map(|member| &member.current);

@@ -258,7 +258,7 @@ fn join(
     let (group, member_id) = (&request.group_id, &request.member_id);
     let plan = migrate::admit(step.state, group)?;
     let stored = plan.stored.as_ref().or_else(|| get(step.state, group).map(|consumer| &consumer.stored));
-    let stored = stored.map(Arc::clone).unwrap_or_default();
+    let stored = stored.map(Arc::clone).unwrap_or_default(); // given up before anything is written, or all is copied
     let place = find_place(&stored, &request)?;
     let takes_new_place = matches!(place, Place::New);
     let config = &step.state.config;
@@ -271,6 +271,7 @@ fn join(
         return refused(ErrorCode::PolicyViolation, "there are too many groups");
     }
     check_regex(Some(&stored), &request)?;
+    drop(stored);
     migrate::convert(step, group, plan);
     let before = match place {
         Place::New => Member::default(),
@@ -320,7 +321,7 @@ pub(super) fn inherit(
     old_id: &Text,
     old: &Member,
 ) -> Member {
-    let Some(stored) = get(step.state, group).map(|consumer| Arc::clone(&consumer.stored)) else {
+    let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else {
         return old.clone();
     };
     let current = Current { epoch: JOIN_EPOCH, previous_epoch: JOIN_EPOCH, ..old.current.clone() };

@@ -7,7 +7,7 @@
 //! that brings those of the new one, so a restart finds one of the two. Nobody waits in a group that changes:
 //! waiting requests are answered with 27, and classic members join again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ottla_protocol::error::ErrorCode;
@@ -122,11 +122,15 @@ pub(super) fn convert(step: &mut Step<'_>, group: &Text, plan: Plan) {
 pub(super) fn may_downgrade(state: &ShardState, stored: &Stored, leaving: &[Text]) -> bool {
     let config = &state.config;
     let size_max = usize::try_from(config.group_max_size).unwrap_or(0).min(config.limits.group_members_max);
-    let left = || stored.members.iter().filter(|(id, _)| !leaving.contains(id)).map(|(_, member)| &**member);
+    let leaving: BTreeMap<&Text, &Arc<Member>> =
+        leaving.iter().filter_map(|id| Some((id, stored.member(id)?))).collect();
+    let left = stored.members.len() - leaving.len();
+    let leaving_classic = leaving.values().filter(|member| member.is_classic()).count();
+    let remaining = || stored.members.iter().filter(|(id, _)| !leaving.contains_key(id));
     config.group_consumer_migration_policy.downgrades()
-        && (1..=size_max).contains(&left().count())
-        && left().all(Member::is_classic)
-        && common_protocol(left()).is_some()
+        && (1..=size_max).contains(&left)
+        && stored.classic_members() - leaving_classic == left
+        && common_protocol(remaining().map(|(_, member)| &**member)).is_some()
 }
 
 /// Makes a group of classic members a classic group.

@@ -16,12 +16,20 @@ use super::record::Change;
 use super::state::Stored;
 use super::{configured_session_ms, get, get_mut, revocation, session_timeout_ms, subscription, write};
 use crate::cluster::Topics;
+use crate::event::Event;
 use crate::group::consumer::assignment::Assignment;
 use crate::shard::Step;
 
 /// Shortest time between two searches for the topics of a group's regular expressions, as in Kafka: each looks at
 /// every topic.
 const REFRESH_INTERVAL_MS: i64 = 10_000;
+
+/// Shortest time between two targets of a large group: Kafka's `group.consumer.assignment.interval.ms` (KIP-1263),
+/// which holds for every group there. Whoever comes makes a new target, so when all members of a large group come at
+/// once, the work would grow with the square of their number.
+const ASSIGNMENT_INTERVAL_MS: i64 = 1000;
+/// What is not a large group, by [`Stored::assignment_work`]: a target takes less than a millisecond.
+const SMALL_ASSIGNMENT: usize = 2000;
 
 /// Brings epoch and target of a group up to date. `changed`: members or subscriptions are not what they were.
 pub(super) fn update_group(step: &mut Step<'_>, group: &Text, changed: bool) {
@@ -36,19 +44,47 @@ pub(super) fn update_group(step: &mut Step<'_>, group: &Text, changed: bool) {
         write_epoch(step, group, changed);
         plan_refresh(step, group);
     }
-    let Some(consumer) = get(step.state, group) else { return };
-    if consumer.stored.epoch > consumer.stored.target_epoch {
-        let mut changes =
-            new_target(&consumer.stored, &step.state.topics, &step.state.config.group_consumer_assignors);
-        changes.push(Change::Target(Some((consumer.stored.epoch, step.now.0))));
-        let event = Event::Rebalanced {
-            group: group.clone(),
-            kind: "consumer",
-            generation: consumer.stored.epoch,
-            members: consumer.stored.members.len(),
-        };
-        step.event(event);
-        write(step, group, &changes);
+    update_target(step, group);
+}
+
+/// Makes a new target if the group's is an old one: at once, but a large group's not again too soon. Until then its
+/// members have what they had, and one that came gets nothing.
+pub(super) fn update_target(step: &mut Step<'_>, group: &Text) {
+    let now = step.now;
+    let Some(consumer) = get_mut(step.state, group) else { return };
+    let stored = &consumer.stored;
+    if stored.epoch <= stored.target_epoch {
+        return;
+    }
+    // A classic member that lags behind the group is called to join again and again.
+    let waits = stored.target_epoch > 0
+        && stored.classic_members() == 0
+        && stored.assignment_work() > SMALL_ASSIGNMENT;
+    let at = stored.target_timestamp.saturating_add(ASSIGNMENT_INTERVAL_MS);
+    if waits && at > now.0 {
+        consumer.assign_at = Some(at);
+        step.state.groups.schedule(group, at);
+        return;
+    }
+    consumer.assign_at = None;
+    let Some(stored) = get(step.state, group).map(|consumer| &consumer.stored) else { return };
+    let mut changes = new_target(stored, &step.state.topics, &step.state.config.group_consumer_assignors);
+    changes.push(Change::Target(Some((stored.epoch, now.0))));
+    let event = Event::Rebalanced {
+        group: group.clone(),
+        kind: "consumer",
+        generation: stored.epoch,
+        members: stored.members.len(),
+    };
+    step.event(event);
+    write(step, group, &changes);
+}
+
+/// Makes the target that had to wait, if it is time.
+pub(super) fn assign_late(step: &mut Step<'_>, group: &Text) {
+    let now_ms = step.now.0;
+    if get(step.state, group).and_then(|consumer| consumer.assign_at).is_some_and(|at| at <= now_ms) {
+        update_target(step, group);
     }
 }
 
@@ -71,9 +107,9 @@ fn write_epoch(step: &mut Step<'_>, group: &Text, must: bool) {
 fn plan_refresh(step: &mut Step<'_>, group: &Text) {
     let (now_ms, topics_at) = (step.now.0, step.state.topics.rests_on());
     let Some(consumer) = get_mut(step.state, group) else { return };
-    let wanted = subscription::wanted(&consumer.stored);
+    let wanted = consumer.stored.wanted_regexes();
     let is_behind = consumer.refresh.done.is_none_or(|(_, up_to)| up_to != topics_at);
-    let is_needed = wanted.iter().any(|regex| is_behind || !consumer.stored.regexes.contains_key(*regex));
+    let is_needed = wanted.keys().any(|regex| is_behind || !consumer.stored.regexes.contains_key(regex));
     if !is_needed || consumer.refresh.at.is_some() {
         return;
     }

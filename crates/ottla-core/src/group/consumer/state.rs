@@ -4,7 +4,8 @@
 //! Handlers only read here.
 //!
 //! Invariants: a partition has at most one owner. A member owns what is assigned to it and what it was told to
-//! give up. `instances`, `owners` and `metadata_bytes` are derived from the members.
+//! give up. `instances`, `owners`, `interest` and `metadata_bytes` are derived from the members, so that no question
+//! about the group as a whole looks at every member.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,8 +58,51 @@ pub(in crate::group) struct Stored {
     instances: BTreeMap<Text, Text>,
     /// Who owns a partition.
     owners: BTreeMap<TopicIdPartition, Text>,
+    interest: Interest,
     /// Of what the members say of themselves.
     metadata_bytes: usize,
+}
+
+/// How many members want what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Interest {
+    /// Members by the names of topics that they give.
+    names: BTreeMap<Text, usize>,
+    /// Members by their regular expression.
+    regexes: BTreeMap<Text, usize>,
+    /// Members of the classic protocol.
+    classic: usize,
+}
+
+impl Interest {
+    fn add(&mut self, metadata: &Metadata) {
+        for name in &metadata.topics {
+            *self.names.entry(name.clone()).or_default() += 1;
+        }
+        if let Some(regex) = &metadata.regex {
+            *self.regexes.entry(regex.clone()).or_default() += 1;
+        }
+        self.classic += usize::from(metadata.classic.is_some());
+    }
+
+    fn take(&mut self, metadata: &Metadata) {
+        for name in &metadata.topics {
+            take_one(&mut self.names, name);
+        }
+        if let Some(regex) = &metadata.regex {
+            take_one(&mut self.regexes, regex);
+        }
+        self.classic -= usize::from(metadata.classic.is_some());
+    }
+}
+
+/// One member less; whom nobody counts any more goes.
+fn take_one(counts: &mut BTreeMap<Text, usize>, of: &Text) {
+    let count = counts.get_mut(of).expect("what is taken was added");
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(of);
+    }
 }
 
 impl Stored {
@@ -109,12 +153,37 @@ impl Stored {
 
     /// Whether any member subscribes to a topic.
     pub(crate) fn is_subscribed(&self, topic: &str) -> bool {
-        self.members.values().any(|member| self.subscription(&member.metadata).any(|name| *name == *topic))
+        let named = self.interest.names.contains_key(topic.as_bytes());
+        let is_topic = |name: &Text| name.as_bytes().as_ref().cmp(topic.as_bytes());
+        named || self.resolved().any(|resolved| resolved.topics.binary_search_by(is_topic).is_ok())
     }
 
     /// Names of all topics subscribed to, in order.
     pub(super) fn subscribed_topics(&self) -> BTreeSet<&Text> {
-        self.members.values().flat_map(|member| self.subscription(&member.metadata)).collect()
+        let resolved = self.resolved().flat_map(|resolved| &resolved.topics);
+        self.interest.names.keys().chain(resolved).collect()
+    }
+
+    /// What the regular expressions that members have stand for, as far as it is known.
+    fn resolved(&self) -> impl Iterator<Item = &Resolved> {
+        self.interest.regexes.keys().filter_map(|regex| self.regexes.get(regex)).map(|resolved| &**resolved)
+    }
+
+    /// The regular expressions of the members, each with the number of members that have it.
+    pub(super) fn wanted_regexes(&self) -> &BTreeMap<Text, usize> {
+        &self.interest.regexes
+    }
+
+    /// Number of members of the classic protocol.
+    pub(super) fn classic_members(&self) -> usize {
+        self.interest.classic
+    }
+
+    /// About how much there is to look at to make a target: members times topics, and partitions.
+    pub(super) fn assignment_work(&self) -> usize {
+        let resolved: usize = self.resolved().map(|resolved| resolved.topics.len()).sum();
+        let topics = self.interest.names.len().saturating_add(resolved);
+        self.members.len().saturating_mul(topics).saturating_add(self.owners.len())
     }
 
     /// The changes that take a member out.
@@ -181,7 +250,8 @@ impl Stored {
                     self.set_current(id, Current { epoch: LEAVE_EPOCH, ..Current::default() });
                 }
             }
-            Change::Regex(regex, Some(resolved)) => {
+            Change::Regex(regex, Some(mut resolved)) => {
+                resolved.topics.sort_unstable(); // to be searched
                 self.regexes.insert(regex, Arc::new(resolved));
             }
             Change::Regex(regex, None) => {
@@ -201,8 +271,10 @@ impl Stored {
             self.instances.insert(instance_id.clone(), id.clone());
         }
         let bytes = metadata.bytes();
+        self.interest.add(&metadata);
         let before = std::mem::replace(&mut self.member_mut(id).metadata, metadata);
         self.metadata_bytes = self.metadata_bytes.saturating_sub(before.bytes()).saturating_add(bytes);
+        self.interest.take(&before);
     }
 
     fn set_current(&mut self, id: Text, current: Current) {
@@ -218,6 +290,7 @@ impl Stored {
         self.forget_instance(id);
         self.forget_owned(id);
         if let Some(member) = self.members.remove(id) {
+            self.interest.take(&member.metadata);
             self.metadata_bytes = self.metadata_bytes.saturating_sub(member.metadata.bytes());
         }
     }

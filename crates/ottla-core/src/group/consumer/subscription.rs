@@ -18,18 +18,10 @@ use super::state::Stored;
 use crate::cluster::Topics;
 use crate::decision::ShardTime;
 
-/// The regular expressions that members subscribe with.
-pub(super) fn wanted(stored: &Stored) -> BTreeSet<&Text> {
-    stored.members.values().filter_map(|member| member.metadata.regex.as_ref()).collect()
-}
-
 /// The records that remove the regular expressions that no member has any more.
 pub(super) fn unused(stored: &Stored) -> Vec<Change> {
-    if stored.regexes.is_empty() {
-        return Vec::new();
-    }
-    let wanted = wanted(stored);
-    let unused = stored.regexes.keys().filter(|regex| !wanted.contains(regex));
+    let wanted = stored.wanted_regexes();
+    let unused = stored.regexes.keys().filter(|regex| !wanted.contains_key(*regex));
     unused.map(|regex| Change::Regex(regex.clone(), None)).collect()
 }
 
@@ -38,7 +30,7 @@ pub(super) fn resolve(stored: &Stored, topics: &Topics, now: ShardTime) -> Vec<C
     let names: Vec<&Text> = topics.map().sorted().into_iter().map(|topic| &topic.name).collect();
     let version = i64::try_from(topics.rests_on().0).unwrap_or(i64::MAX);
     let mut changes = Vec::new();
-    for regex in wanted(stored) {
+    for regex in stored.wanted_regexes().keys() {
         // A pattern in a record was compiled once; if it cannot be any more, it matches nothing.
         let pattern = Pattern::new(regex).ok();
         let matches = |name: &Text| pattern.as_ref().is_some_and(|pattern| pattern.matches(name));

@@ -1,5 +1,7 @@
 //! Scenarios 78 to 80, and what changes of topics and subscriptions do.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// A first member that has all four partitions of "a", and said so.
@@ -427,4 +429,31 @@ fn settings_of_the_group() {
     broker.restart_from_snapshot();
     assert_eq!(one.join(&mut broker), 0);
     assert_eq!(send(&mut broker, 1, one.request(one.epoch)).heartbeat_interval_ms, 10_000);
+}
+
+/// When all members of a large group come at once, a target is made now and then and not for each of them; in the
+/// end everybody has its share.
+#[test]
+fn a_large_group_comes_at_once() {
+    const MEMBERS: usize = 500;
+    let mut broker = Broker::new();
+    create(&mut broker, "a", 2000);
+    let mut members: Vec<Consumer> =
+        (0..MEMBERS).map(|index| Consumer::new(&format!("m{index:03}"), &["a"])).collect();
+    let mut targets = BTreeSet::new();
+    for member in &mut members {
+        assert_eq!(member.join(&mut broker), 0);
+        targets.insert(stored(&broker, "g").target_epoch);
+    }
+    for _ in 0..5 {
+        broker.pass(1000);
+        for member in &mut members {
+            assert_eq!(member.follow(&mut broker), 0);
+            targets.insert(stored(&broker, "g").target_epoch);
+        }
+    }
+    assert_eq!(state(&mut broker), "Stable");
+    assert!(members.iter().all(|member| member.partitions().len() == 2000 / MEMBERS));
+    assert_eq!(targets.into_iter().collect::<Vec<_>>(), [1, 500], "for the first, and for all");
+    broker.restart();
 }
