@@ -141,6 +141,7 @@ impl Connection {
         let mut inner = Inner { shared, out, permits, settings, offered: Offered::nothing(), tasks };
         inner.offered = negotiate::negotiate(&inner).await.map_err(|error| match error {
             CallError::Closed { reason, .. } => failed(reason),
+            CallError::Garbled { address, api, detail } => CallError::Protocol { address, api, detail },
             other => other,
         })?;
         Ok(Self { inner: Arc::new(inner) })
@@ -300,7 +301,7 @@ impl<R: Message> Pending<R> {
             .and_then(|_| R::decode(&mut reader, self.version));
         decoded.map_err(|error| {
             self.shared.close("it sent an answer that cannot be read");
-            CallError::Protocol {
+            CallError::Garbled {
                 address: self.shared.address.clone(),
                 api: self.api,
                 detail: error.to_string(),

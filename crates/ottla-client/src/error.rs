@@ -49,6 +49,17 @@ pub enum CallError {
         /// How long it took.
         after: Duration,
     },
+    /// An answer cannot be read, from a peer that had been understood before; the connection was given up, and
+    /// whether the request was carried out is not known.
+    #[error("{address} answered {api} with bytes that cannot be read: {detail}")]
+    Garbled {
+        /// The peer.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// What was wrong.
+        detail: String,
+    },
     /// The peer answered something that is not Kafka's protocol.
     #[error("{address} answered {api} with bytes that are not Kafka's protocol: {detail}")]
     Protocol {
@@ -87,7 +98,7 @@ impl CallError {
     /// Whether the same request may work later or elsewhere.
     pub fn is_retriable(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Closed { .. } | Self::TimedOut { .. } => true,
+            Self::Connect { .. } | Self::Closed { .. } | Self::TimedOut { .. } | Self::Garbled { .. } => true,
             Self::Protocol { .. } | Self::Unsupported { .. } | Self::Encode { .. } => false,
         }
     }
@@ -95,7 +106,9 @@ impl CallError {
     /// Whether the request may have been carried out although no answer came.
     pub fn may_have_happened(&self) -> bool {
         match self {
-            Self::Closed { .. } | Self::TimedOut { .. } | Self::Protocol { .. } => true,
+            Self::Closed { .. } | Self::TimedOut { .. } | Self::Garbled { .. } | Self::Protocol { .. } => {
+                true
+            }
             Self::Connect { .. } | Self::Unsupported { .. } | Self::Encode { .. } => false,
         }
     }

@@ -79,7 +79,7 @@ fn hostile_answers() {
         })
         .await;
         let error = ask(&cut).await.expect_err("refused");
-        assert!(matches!(error, CallError::Protocol { .. }), "{error}");
+        assert!(matches!(error, CallError::Garbled { .. }) && error.is_retriable(), "{error}");
 
         let huge =
             after_handshake(|_| Answer::Bytes(vec![Bytes::from_static(&[0x7f, 0xff, 0xff, 0xff])])).await;

@@ -1,8 +1,8 @@
 //! The batches of one partition that have a sequence: what may be sent, and what an answer means for the rest.
 //!
 //! Pure: no clock, no I/O. A broker accepts a producer's batches of a partition only in order of their sequences
-//! and recognizes repetitions of the last five, so that none is sent that is not among the first five unresolved
-//! ones, and a failed one is repeated before those behind it are.
+//! and recognizes repetitions of the last five, so that none is sent that is five or more behind the first
+//! unresolved one, however many between them are resolved, and a failed one is repeated before those behind it are.
 //!
 //! Invariants: batches stand in order of their sequences; a batch that is resolved leaves; `Rejected` batches are
 //! known not to be in the log and get a new sequence, under a new epoch, once everything else is resolved. A batch
@@ -28,6 +28,8 @@ pub(super) struct Assigned {
     pub(super) created: Instant,
     base_sequence: i32,
     records: i32,
+    /// How many batches of this queue have sequences before it, resolved ones too.
+    place: u64,
     state: State,
     last_error: String,
 }
@@ -46,6 +48,7 @@ enum State {
 #[derive(Debug, Default)]
 pub(super) struct PartitionQueue {
     next_sequence: i32,
+    next_place: u64,
     batches: VecDeque<Assigned>,
     /// Nothing is sent before then, after a failure.
     pub(super) not_before: Option<Instant>,
@@ -66,8 +69,9 @@ impl PartitionQueue {
         self.batches.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.batches.len()
+    /// Whether a new batch is within `window` of the first unresolved one.
+    pub(super) fn has_room(&self, window: usize) -> bool {
+        self.batches.front().is_none_or(|first| self.next_place - first.place < window as u64)
     }
 
     /// The sequence of the next new batch.
@@ -94,19 +98,25 @@ impl PartitionQueue {
             created,
             base_sequence: self.next_sequence,
             records,
+            place: self.next_place,
             state: State::InFlight { alone },
             last_error: String::new(),
         });
+        self.next_place += 1;
         self.next_sequence = increment_sequence(self.next_sequence, records);
     }
 
-    /// The next batch to repeat, marked as in flight; absent when there is none among the first `window`.
+    /// The next batch to repeat, marked as in flight; absent when there is none within `window` of the first
+    /// unresolved one.
     pub(super) fn resend(&mut self, window: usize) -> Option<(u64, Bytes)> {
-        let unresolved =
-            || self.batches.iter().enumerate().filter(|(_, batch)| batch.state != State::Rejected);
-        let waiting = |batch: &Assigned| matches!(batch.state, State::Waiting { .. });
-        let (index, _) = unresolved().take(window).find(|(_, batch)| waiting(batch))?;
-        let alone = unresolved().next().is_some_and(|(first, _)| first == index);
+        let is_unresolved = |batch: &Assigned| batch.state != State::Rejected;
+        let mut unresolved = self.batches.iter().enumerate().filter(|(_, batch)| is_unresolved(batch));
+        let (first_index, first) = unresolved.clone().next()?;
+        let (index, batch) = unresolved.find(|(_, batch)| matches!(batch.state, State::Waiting { .. }))?;
+        if batch.place - first.place >= window as u64 {
+            return None;
+        }
+        let alone = first_index == index;
         let batch = &mut self.batches[index];
         batch.state = State::InFlight { alone };
         Some((batch.receipt.id, batch.bytes.clone()))
@@ -155,19 +165,24 @@ impl PartitionQueue {
         let records = batch.records / 2;
         let (bytes, behind_bytes) = halves(&batch.bytes, records);
         let (receipt, behind_receipt) = part(batch.receipt, records);
-        let piece = |receipt, bytes, base_sequence, records| Assigned {
+        // nothing behind a batch that was not written is resolved, so that places stay without a gap
+        self.batches.iter_mut().skip(index).for_each(|behind| behind.place += 1);
+        self.next_place += 1;
+        let piece = |receipt, bytes, base_sequence, records, place| Assigned {
             receipt,
             bytes,
             created: batch.created,
             base_sequence,
             records,
+            place,
             state: State::Waiting { may_exist: false },
             last_error: batch.last_error.clone(),
         };
         let behind_sequence = increment_sequence(batch.base_sequence, records);
-        let behind = piece(behind_receipt, behind_bytes, behind_sequence, batch.records - records);
+        let (place, records_behind) = (batch.place, batch.records - records);
+        let behind = piece(behind_receipt, behind_bytes, behind_sequence, records_behind, place + 1);
         self.batches.insert(index, behind);
-        self.batches.insert(index, piece(receipt, bytes, batch.base_sequence, records));
+        self.batches.insert(index, piece(receipt, bytes, batch.base_sequence, records, place));
         true
     }
 
@@ -178,6 +193,7 @@ impl PartitionQueue {
         let gap = index < self.batches.len();
         if !gap {
             self.next_sequence = batch.base_sequence;
+            self.next_place = batch.place;
         }
         Some((batch.receipt, gap))
     }
@@ -215,9 +231,12 @@ impl PartitionQueue {
     pub(super) fn restart(&mut self, identity: &Identity) {
         assert!(self.is_settled(), "a new epoch is taken only when the old one has nothing open");
         self.next_sequence = 0;
+        self.next_place = 0;
         self.not_before = None;
         self.failures = 0;
         for batch in &mut self.batches {
+            batch.place = self.next_place;
+            self.next_place += 1;
             batch.base_sequence = self.next_sequence;
             batch.bytes = with_producer(&batch.bytes, identity, self.next_sequence);
             batch.state = State::Waiting { may_exist: false };

@@ -326,7 +326,7 @@ impl Sender {
         if let Some(again) = queue.resend(window) {
             return Some(again);
         }
-        if self.phase != Phase::Normal || queue.is_recovering() || queue.len() >= window {
+        if self.phase != Phase::Normal || queue.is_recovering() || !queue.has_room(window) {
             return None;
         }
         match self.accumulator.take(topic_partition, self.orders.transaction, now) {

@@ -74,6 +74,31 @@ fn faults_do_not_matter() {
     });
 }
 
+/// Proves that a batch whose answer cannot be read is written once although those behind it were confirmed meanwhile:
+/// nothing is sent that would make the broker forget it. Ten rounds.
+#[test]
+fn an_answer_that_cannot_be_read() {
+    run(async {
+        for round in 0..10 {
+            let broker = MiniBroker::default();
+            let server = broker.serve().await;
+            broker.with(|state| {
+                let garbled = |index| if index % 4 == 1 { Fault::Garbled } else { Fault::Fine };
+                state.faults = (0..40).map(garbled).collect();
+            });
+            let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+            for _ in 0..200 {
+                let record = Record::to(TOPIC).partition(0).value(vec![b'x'; 150]);
+                producer.send(record).await.expect("taken");
+            }
+            producer.flush().await.expect("delivered");
+            assert_eq!(lengths(&broker)[0], 200, "round {round}");
+            let first = broker.with(|state| state.logs[&0][0].producer);
+            assert!(broker.with(|state| state.logs[&0].iter().all(|stored| stored.producer == first)));
+        }
+    });
+}
+
 /// Proves that a batch which the broker will never take fails alone: those behind it, already in flight with higher
 /// sequences, are written once, in order, under the producer's next epoch.
 #[test]
