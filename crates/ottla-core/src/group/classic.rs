@@ -5,7 +5,7 @@
 //! group out of the table, lets it change (`join`, `rebalance`, `sync`, `leave`), puts it back, writes its
 //! record if a generation is complete, and answers whoever is to be answered.
 //!
-//! Files: `state` (a group and its members), `stored` (its record), `join`, `rebalance` (the join phase and its
+//! Files: `state` (a group), `members` (all of its members), `stored` (its record), `join`, `rebalance` (the join phase and its
 //! end, timers), `sync`, `leave`.
 //!
 //! Invariants: what a record says is durable and changes in [`apply`] alone; everything else of a group is
@@ -25,10 +25,12 @@ use super::{consumer, offsets_partition};
 use crate::command::{ConnectionId, Context, Token};
 use crate::config::CoreConfig;
 use crate::decision::Reply;
+use crate::event::Event;
 use crate::shard::{NewRecord, Stamp, Step};
 
 mod join;
 mod leave;
+mod members;
 mod rebalance;
 mod state;
 mod stored;
@@ -107,7 +109,12 @@ fn change<R>(step: &mut Step<'_>, id: &Text, change: impl FnOnce(&mut ClassicGro
         Protocol::None => Box::default(),
         Protocol::Consumer(_) => unreachable!("the caller has looked at the protocol"),
     };
+    let generation = group.generation_id();
     let result = change(&mut group, &mut turn);
+    if group.generation_id() != generation {
+        let (generation, members) = (group.generation_id(), group.members().count());
+        step.event(Event::Rebalanced { group: id.clone(), kind: "classic", generation, members });
+    }
     let record = turn.store.then(|| stored::record(id, group.value(turn.now_ms)));
     let groups = &mut step.state.groups;
     let is_left = turn.store || !group.is_nothing();

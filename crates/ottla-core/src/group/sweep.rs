@@ -149,7 +149,12 @@ fn fire_timers(step: &mut Step<'_>) {
 
 /// Drops every group's offsets of a topic, pending ones included; called in the step that deletes it.
 pub(crate) fn topic_deleted(step: &mut Step<'_>, topic_id: Uuid, name: &str) {
-    let slots = step.state.groups.offsets.iter().map(|(_, values)| values);
-    let tombstones = tombstones(slots.filter(|values| values.is_of_topic(topic_id, name)));
+    let groups = &step.state.groups;
+    // By group and not by offset, of which there are many more; then in the order of the table.
+    let of_topic = groups.index.values().filter_map(|group| group.offsets.get(name.as_bytes()));
+    let mut slots: Vec<u32> = of_topic.flat_map(|partitions| partitions.values().copied()).collect();
+    slots.sort_unstable();
+    let values = slots.into_iter().map(|slot| groups.slot(slot));
+    let tombstones = tombstones(values.filter(|values| values.is_of_topic(topic_id, name)));
     write(step, tombstones);
 }

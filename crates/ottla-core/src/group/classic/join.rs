@@ -146,7 +146,7 @@ impl ClassicGroup {
         if !self.supports(&request) {
             return refuse(ErrorCode::InconsistentGroupProtocol);
         }
-        if !member_id.is_empty() && !self.pending.contains_key(&member_id) {
+        if !member_id.is_empty() && !self.pending.contains(&member_id) {
             return match self.check_member(&member_id, request.group_instance_id.as_ref()) {
                 Err(code) => refuse(code),
                 Ok(()) => self.join_existing(turn, Coming::of(context, request, member_id.detached())),
@@ -175,12 +175,12 @@ impl ClassicGroup {
     fn accepts(&self, turn: &Turn, request: &m::JoinGroupRequest) -> bool {
         let asks =
             request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len() + 64);
-        let own = self.members.get(&request.member_id).map_or(0, Member::bytes);
+        let member = self.members.get(&request.member_id);
+        let own = member.map_or(0, Member::bytes);
         let (_, bytes) = self.weight();
         if bytes.saturating_sub(own).saturating_add(asks.sum()) > turn.rules.metadata_bytes_max {
             return false;
         }
-        let member = self.members.get(&request.member_id);
         let size_max = turn.rules.size_max;
         // Ids that were given out do not count as members; they are bounded by themselves.
         if request.member_id.is_empty() && self.pending.len() >= turn.rules.pending_max {
@@ -189,8 +189,7 @@ impl ClassicGroup {
         match self.state {
             State::Empty => true,
             State::PreparingRebalance => {
-                member.is_some_and(|member| member.joined)
-                    || self.members.values().filter(|member| member.joined).count() < size_max
+                member.is_some_and(|member| member.joined) || self.members.joined() < size_max
             }
             State::CompletingRebalance | State::Stable => member.is_some() || self.members.len() < size_max,
         }
@@ -202,10 +201,7 @@ impl ClassicGroup {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
         }
         self.protocol_type.as_ref() == Some(&request.protocol_type)
-            && request
-                .protocols
-                .iter()
-                .any(|protocol| self.members.values().all(|member| member.supports(&protocol.name)))
+            && request.protocols.iter().any(|protocol| self.members.all_support(&protocol.name))
     }
 
     fn join_new(&mut self, turn: &mut Turn, coming: Coming) {
@@ -265,18 +261,21 @@ impl ClassicGroup {
     /// An existing member joins the next generation with what it brings.
     fn update(&mut self, turn: &mut Turn, coming: Coming) {
         let parked = coming.parked;
-        let member = self.members.get_mut(&coming.id).expect("the caller has found it");
-        member.rebalance_timeout_ms = coming.rebalance_timeout_ms;
-        member.session_timeout_ms = coming.session_timeout_ms;
-        member.protocols = coming.protocols;
-        member.client_id = coming.client_id;
-        member.client_host = coming.client_host;
-        member.knows_id = true;
-        member.joined = true;
-        if !member.is_new {
-            member.refresh(turn.now_ms);
-        }
-        let before = std::mem::replace(&mut member.waiting, Waiting::Join(parked));
+        let now_ms = turn.now_ms;
+        let before = self.members.change(&coming.id, |member| {
+            member.rebalance_timeout_ms = coming.rebalance_timeout_ms;
+            member.session_timeout_ms = coming.session_timeout_ms;
+            member.protocols = coming.protocols;
+            member.client_id = coming.client_id;
+            member.client_host = coming.client_host;
+            member.knows_id = true;
+            member.joined = true;
+            if !member.is_new {
+                member.refresh(now_ms);
+            }
+            std::mem::replace(&mut member.waiting, Waiting::Join(parked))
+        });
+        let before = before.expect("the caller has found it");
         turn.parked.push((parked, coming.id.clone()));
         // A request that it has repeated meanwhile: the later one gets the answer.
         self.answer_with(turn, &coming.id, before, ErrorCode::RebalanceInProgress);
@@ -318,9 +317,10 @@ impl ClassicGroup {
             }
             return Some(response);
         }
-        let member = self.members.get_mut(&id).expect("just inserted");
-        member.joined = true;
-        member.waiting = Waiting::Join(parked);
+        self.members.change(&id, |member| {
+            member.joined = true;
+            member.waiting = Waiting::Join(parked);
+        });
         turn.parked.push((parked, id));
         self.rebalance_or_complete(turn);
         None
@@ -332,10 +332,9 @@ impl ClassicGroup {
         let protocol = self.protocol_name.clone().unwrap_or_default();
         let mut members = Vec::new();
         if leader == *id {
-            let mut ordered: Vec<(&Text, &Member)> = self.members.iter().collect();
-            ordered.sort_unstable_by_key(|(_, member)| member.order);
-            members = ordered
-                .into_iter()
+            members = self
+                .members
+                .in_order()
                 .map(|(id, member)| JoinGroupResponseMember {
                     member_id: id.clone(),
                     group_instance_id: member.instance_id.clone(),

@@ -36,7 +36,7 @@ impl ClassicGroup {
             self.remove_member(turn, &id, ErrorCode::UnknownMemberId);
             return ErrorCode::None;
         }
-        if self.pending.remove(&member.member_id).is_some() {
+        if self.pending.remove(&member.member_id) {
             return ErrorCode::None;
         }
         if let Err(code) = self.check_member(&member.member_id, instance_id) {

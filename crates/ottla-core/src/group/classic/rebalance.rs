@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::types::Text;
 
-use super::state::{ClassicGroup, JoinPhase, State, Waiting};
+use super::state::{ClassicGroup, JoinPhase, Member, State, Waiting};
 use super::{Turn, join, sync};
 use crate::command::Token;
 use crate::decision::Reply;
@@ -22,17 +22,17 @@ const NOBODY_CAME_MS: i64 = 500;
 impl ClassicGroup {
     /// The longest time that a member may take to join again.
     fn rebalance_timeout_ms(&self) -> i64 {
-        self.members.values().map(|member| member.rebalance_timeout_ms).max().unwrap_or(0)
+        self.members.iter().map(|(_, member)| member.rebalance_timeout_ms).max().unwrap_or(0)
     }
 
     fn all_joined(&self) -> bool {
-        self.pending.is_empty() && self.members.values().all(|member| member.joined)
+        self.pending.is_empty() && self.members.all_joined()
     }
 
     /// Calls the members to join again.
     pub(super) fn prepare_rebalance(&mut self, turn: &mut Turn) {
         if self.state == State::CompletingRebalance {
-            for member in self.members.values_mut() {
+            self.members.each(|_, member| {
                 member.assignment = Bytes::new();
                 if let Waiting::Sync(parked) = member.waiting {
                     member.waiting = Waiting::None;
@@ -40,7 +40,7 @@ impl ClassicGroup {
                     let response = sync::refused(ErrorCode::RebalanceInProgress);
                     turn.answers.push((parked, Reply::SyncGroup(response)));
                 }
-            }
+            });
         }
         self.sync_deadline = None;
         let timeout_ms = self.rebalance_timeout_ms();
@@ -78,11 +78,8 @@ impl ClassicGroup {
 
     /// Calls whoever waits to join again, somewhere else.
     pub(super) fn dismiss(&mut self, turn: &mut Turn) {
-        let waiting: Vec<(Text, Waiting)> = self
-            .members
-            .iter_mut()
-            .map(|(id, member)| (id.clone(), std::mem::take(&mut member.waiting)))
-            .collect();
+        let mut waiting: Vec<(Text, Waiting)> = Vec::with_capacity(self.members.len());
+        self.members.each(|id, member| waiting.push((id.clone(), std::mem::take(&mut member.waiting))));
         for (id, waiting) in waiting {
             self.answer_with(turn, &id, waiting, ErrorCode::RebalanceInProgress);
         }
@@ -105,7 +102,7 @@ impl ClassicGroup {
         }
         self.answer_with(turn, id, member.waiting, code);
         if self.leader.as_ref() == Some(id) {
-            self.leader = self.oldest(|_| true);
+            self.leader = self.members.oldest().cloned();
         }
     }
 
@@ -134,8 +131,8 @@ impl ClassicGroup {
         }
         let leader = self.leader.as_ref().and_then(|leader| self.members.get(leader));
         if !leader.is_some_and(|leader| leader.joined) {
-            match self.oldest(|member| member.joined) {
-                Some(oldest) => self.leader = Some(oldest),
+            match self.members.in_order().find(|(_, member)| member.joined) {
+                Some((oldest, _)) => self.leader = Some(oldest.clone()),
                 // Static members alone, and none of them came: they are waited for until their sessions end.
                 None if !self.members.is_empty() => {
                     let timeout_ms = self.rebalance_timeout_ms().max(NOBODY_CAME_MS);
@@ -162,7 +159,7 @@ impl ClassicGroup {
 
     fn answer_joins(&mut self, turn: &mut Turn) {
         let mut waiting = Vec::new();
-        for (id, member) in &mut self.members {
+        self.members.each(|id, member| {
             member.joined = false;
             member.synced = false;
             member.is_new = false;
@@ -170,7 +167,7 @@ impl ClassicGroup {
             if let Waiting::Join(parked) = std::mem::take(&mut member.waiting) {
                 waiting.push((id.clone(), parked));
             }
-        }
+        });
         for (id, parked) in waiting {
             let response = self.join_response(&id);
             turn.answers.push((parked, Reply::JoinGroup(response)));
@@ -180,15 +177,11 @@ impl ClassicGroup {
     /// Each member votes for the first of its protocols that all support; the most votes win, then the oldest
     /// member's preference.
     pub(super) fn select_protocol(&self) -> Option<Text> {
-        let oldest = self.oldest(|_| true)?;
-        let common: Vec<&Text> = self.members[&oldest]
-            .protocols
-            .iter()
-            .map(|(name, _)| name)
-            .filter(|name| self.members.values().all(|member| member.supports(name)))
-            .collect();
+        let oldest = self.members.get(self.members.oldest()?)?;
+        let names = oldest.protocols.iter().map(|(name, _)| name);
+        let common: Vec<&Text> = names.filter(|name| self.members.all_support(name)).collect();
         let mut votes = vec![0usize; common.len()];
-        for member in self.members.values() {
+        for (_, member) in self.members.iter() {
             let first =
                 member.protocols.iter().find_map(|(name, _)| common.iter().position(|it| *it == name));
             if let Some(at) = first {
@@ -201,9 +194,7 @@ impl ClassicGroup {
 
     /// Fires what is due.
     pub(super) fn tick(&mut self, turn: &mut Turn) {
-        let pending = self.pending.len();
-        self.pending.retain(|_, deadline| *deadline > turn.now_ms);
-        if self.pending.len() < pending {
+        if self.pending.expire(turn.now_ms) {
             self.maybe_complete_join(turn);
         }
         self.expire_sessions(turn);
@@ -233,15 +224,15 @@ impl ClassicGroup {
     }
 
     fn expire_sessions(&mut self, turn: &mut Turn) {
-        let due = self.members.iter_mut().filter(|(_, member)| member.session_deadline <= turn.now_ms);
-        let mut expired = Vec::new();
-        for (id, member) in due {
-            if !member.is_new && member.waiting != Waiting::None {
-                member.refresh(turn.now_ms); // it waits for us
-            } else {
-                expired.push(id.clone());
+        let mut expired = self.members.due(turn.now_ms);
+        let waits = |member: &Member| !member.is_new && member.waiting != Waiting::None;
+        expired.retain(|id| {
+            let waits = self.members.get(id).is_some_and(waits);
+            if waits {
+                self.members.refresh(id, turn.now_ms); // it waits for us
             }
-        }
+            !waits
+        });
         for id in &expired {
             self.remove_member(turn, id, ErrorCode::UnknownMemberId);
         }
@@ -264,17 +255,19 @@ impl ClassicGroup {
     /// The connection on which a member waits is gone. A member that does not know its id yet can never come
     /// back; any other has one session to do so.
     pub(super) fn abandoned(&mut self, turn: &mut Turn, token: Token, id: &Text) {
-        let Some(member) = self.members.get_mut(id) else { return };
+        let Some(member) = self.members.get(id) else { return };
         match member.waiting {
             Waiting::Join(parked) | Waiting::Sync(parked) if parked.token == token => {}
             _ => return,
         }
-        member.waiting = Waiting::None;
-        if member.is_new && !member.knows_id {
+        let is_lost = member.is_new && !member.knows_id;
+        self.members.change(id, |member| {
+            member.waiting = Waiting::None;
+            member.refresh(turn.now_ms);
+        });
+        if is_lost {
             self.remove_member(turn, id, ErrorCode::UnknownMemberId);
             self.after_removal(turn);
-        } else {
-            member.refresh(turn.now_ms);
         }
     }
 
@@ -283,16 +276,16 @@ impl ClassicGroup {
         let join = self.join_phase.map(|phase| match phase {
             JoinPhase::Initial { deadline, .. } | JoinPhase::Usual { deadline } => deadline,
         });
-        let sessions = self.members.values().map(|member| member.session_deadline);
-        sessions.chain(self.pending.values().copied()).chain(join).chain(self.sync_deadline).min()
+        let sessions = self.members.next_deadline().into_iter();
+        sessions.chain(self.pending.next_deadline()).chain(join).chain(self.sync_deadline).min()
     }
 
     /// Moves all timers.
     pub(in crate::group) fn shift_deadlines(&mut self, by_ms: i64) {
-        for member in self.members.values_mut() {
-            member.session_deadline = member.session_deadline.saturating_add(by_ms);
-        }
-        for deadline in self.pending.values_mut().chain(&mut self.sync_deadline) {
+        self.members
+            .each(|_, member| member.session_deadline = member.session_deadline.saturating_add(by_ms));
+        self.pending.shift_deadlines(by_ms);
+        if let Some(deadline) = &mut self.sync_deadline {
             *deadline = deadline.saturating_add(by_ms);
         }
         if let Some(JoinPhase::Initial { deadline, .. } | JoinPhase::Usual { deadline }) =

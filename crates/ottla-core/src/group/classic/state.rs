@@ -17,6 +17,7 @@ use ottla_protocol::messages::group_metadata_value::MemberMetadata;
 use ottla_protocol::messages::{ConsumerProtocolSubscription, GroupMetadataValue, HeartbeatRequest};
 use ottla_protocol::types::Text;
 
+use super::members::{Members, Pending};
 use super::{Parked, Rules, Stored, Turn};
 use crate::config::CoreConfig;
 use crate::decision::ShardTime;
@@ -117,10 +118,6 @@ impl Member {
         found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
     }
 
-    pub(super) fn supports(&self, protocol: &str) -> bool {
-        self.protocols.iter().any(|(name, _)| name == protocol)
-    }
-
     /// Is alive until one session from now.
     pub(super) fn refresh(&mut self, now_ms: i64) {
         self.session_deadline = now_ms.saturating_add(self.session_timeout_ms);
@@ -143,11 +140,10 @@ pub(in crate::group) struct ClassicGroup {
     pub(super) generation_id: i32,
     pub(super) protocol_name: Option<Text>,
     pub(super) leader: Option<Text>,
-    pub(super) members: BTreeMap<Text, Member>,
+    pub(super) members: Members,
     /// Member id by instance id.
     pub(super) static_members: BTreeMap<Text, Text>,
-    /// Ids that were given to members that must still come with them, and when they expire.
-    pub(super) pending: BTreeMap<Text, i64>,
+    pub(super) pending: Pending,
     pub(super) join_phase: Option<JoinPhase>,
     /// When members that did not ask for their assignment are dropped.
     pub(super) sync_deadline: Option<i64>,
@@ -194,9 +190,9 @@ impl ClassicGroup {
         }
         if !self.members.is_empty() {
             self.state = State::Stable;
-            let leads = self.leader.as_ref().is_some_and(|leader| self.members.contains_key(leader));
+            let leads = self.leader.as_ref().is_some_and(|leader| self.members.contains(leader));
             if !leads {
-                self.leader = self.oldest(|_| true);
+                self.leader = self.members.oldest().cloned();
             }
         }
         self.stored = Some(stored);
@@ -237,9 +233,7 @@ impl ClassicGroup {
     pub(super) fn value(&self, now_ms: i64) -> GroupMetadataValue {
         let protocol = self.protocol_name.clone().unwrap_or_default();
         let timeout = |ms: i64| i32::try_from(ms).unwrap_or(i32::MAX);
-        let mut members: Vec<(&Text, &Member)> = self.members.iter().collect();
-        members.sort_unstable_by_key(|(_, member)| member.order);
-        let members = members.into_iter().map(|(id, member)| MemberMetadata {
+        let members = self.members.in_order().map(|(id, member)| MemberMetadata {
             member_id: id.clone(),
             group_instance_id: member.instance_id.clone(),
             client_id: member.client_id.clone(),
@@ -261,12 +255,6 @@ impl ClassicGroup {
         }
     }
 
-    /// The member that came first among those.
-    pub(super) fn oldest(&self, among: impl Fn(&Member) -> bool) -> Option<Text> {
-        let members = self.members.iter().filter(|(_, member)| among(member));
-        members.min_by_key(|(_, member)| member.order).map(|(id, _)| id.clone())
-    }
-
     /// Whether this member is there under this instance id: 25, 82.
     pub(super) fn check_member(&self, member_id: &str, instance_id: Option<&Text>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
@@ -276,7 +264,7 @@ impl ClassicGroup {
                 Some(_) => {}
             }
         }
-        let is_member = self.members.contains_key(member_id.as_bytes());
+        let is_member = self.members.contains(member_id);
         if is_member { Ok(()) } else { Err(ErrorCode::UnknownMemberId) }
     }
 
@@ -295,9 +283,7 @@ impl ClassicGroup {
 
     /// The member was heard of.
     pub(in crate::group) fn touch(&mut self, now_ms: i64, member_id: &str) {
-        if let Some(member) = self.members.get_mut(member_id.as_bytes()) {
-            member.refresh(now_ms);
-        }
+        self.members.refresh(member_id, now_ms);
     }
 
     /// Whether this committer may commit offsets (KIP-447): 25, 82, 22, 27.
@@ -373,7 +359,7 @@ impl ClassicGroup {
         }
         let protocol = self.protocol_name.as_ref()?;
         let mut topics = BTreeSet::new();
-        for member in self.members.values() {
+        for (_, member) in self.members.iter() {
             topics.extend(subscription(&member.metadata(protocol))?.topics);
         }
         Some(topics)
@@ -386,8 +372,7 @@ impl ClassicGroup {
 
     /// Members and ids given out, and the bytes that they make the broker keep.
     pub(in crate::group) fn weight(&self) -> (usize, usize) {
-        let pending = self.pending.keys().map(|id| id.len() + 64);
-        let bytes = self.members.values().map(Member::bytes).sum::<usize>() + pending.sum::<usize>();
+        let bytes = self.members.bytes() + self.pending.bytes();
         (self.members.len() + self.pending.len(), bytes)
     }
 }

@@ -5,12 +5,14 @@
 //! Invariants: nobody is answered with an assignment before the record that contains it is written; the leader's
 //! first call in a generation counts, later ones get what was stored.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
 use ottla_protocol::types::Text;
 
-use super::state::{ClassicGroup, State, Waiting};
+use super::state::{ClassicGroup, Member, State, Waiting};
 use super::{Parked, Turn};
 use crate::command::Context;
 use crate::decision::Reply;
@@ -58,8 +60,9 @@ impl ClassicGroup {
             State::CompletingRebalance => {
                 let parked = Parked::of(context);
                 self.synced(&id);
-                let member = self.members.get_mut(&id).expect("checked to be a member");
-                let before = std::mem::replace(&mut member.waiting, Waiting::Sync(parked));
+                let wait =
+                    |member: &mut Member| std::mem::replace(&mut member.waiting, Waiting::Sync(parked));
+                let before = self.members.change(&id, wait).expect("checked to be a member");
                 turn.parked.push((parked, id.clone()));
                 self.answer_with(turn, &id, before, ErrorCode::RebalanceInProgress);
                 None
@@ -85,10 +88,8 @@ impl ClassicGroup {
     }
 
     fn synced(&mut self, id: &Text) {
-        if let Some(member) = self.members.get_mut(id) {
-            member.synced = true;
-        }
-        if self.members.values().all(|member| member.synced) {
+        self.members.change(id, |member| member.synced = true);
+        if self.members.all_synced() {
             self.sync_deadline = None;
         }
     }
@@ -104,26 +105,23 @@ impl ClassicGroup {
         if self.weight().1.saturating_add(asked) > turn.rules.metadata_bytes_max {
             return refused(ErrorCode::MessageTooLarge);
         }
-        for member in self.members.values_mut() {
-            member.assignment = Bytes::new();
-        }
+        let mut assignments: BTreeMap<Text, Bytes> = BTreeMap::new();
         for assignment in request.assignments {
-            if let Some(member) = self.members.get_mut(&assignment.member_id) {
-                member.assignment = Bytes::copy_from_slice(&assignment.assignment);
-            }
+            assignments.insert(assignment.member_id, Bytes::copy_from_slice(&assignment.assignment));
         }
+        self.members.each(|id, member| member.assignment = assignments.remove(id).unwrap_or_default());
         self.state = State::Stable;
         self.synced(id);
         self.touch(turn.now_ms, id);
         turn.store = true;
         let mut waiting = Vec::new();
-        for (id, member) in &mut self.members {
+        self.members.each(|id, member| {
             if let Waiting::Sync(parked) = member.waiting {
                 member.waiting = Waiting::None;
                 member.refresh(turn.now_ms);
                 waiting.push((id.clone(), parked));
             }
-        }
+        });
         for (id, parked) in waiting {
             let response = self.sync_response(&id);
             turn.answers.push((parked, Reply::SyncGroup(response)));

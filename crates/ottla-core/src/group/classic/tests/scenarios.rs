@@ -434,3 +434,20 @@ fn retention() {
     broker.reload();
     assert_eq!(broker.state(), "Dead");
 }
+
+/// A group whose members come at once costs what its members cost together: nothing that one of them does looks at
+/// all others, but for the few steps of a generation that must.
+#[test]
+fn the_work_of_a_group_grows_with_its_size() {
+    use crate::group::classic::members::looks;
+    let looked_at = |members: usize| {
+        let mut broker = Broker::new();
+        looks::taken();
+        for member in &broker.stable(members) {
+            assert_eq!(broker.heartbeat(member), 0);
+        }
+        looks::taken()
+    };
+    let (few, many) = (looked_at(100), looked_at(200));
+    assert!(few > 0 && many <= 2 * few, "{few} looks for 100 members, {many} for 200");
+}
