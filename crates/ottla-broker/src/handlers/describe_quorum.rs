@@ -62,7 +62,8 @@ fn quorum(shared: &Shared, version: i16) -> PartitionData {
     let slot =
         shared.view.slot(CONTROL_PARTITION).expect("the control log is published before anybody connects");
     let published = slot.newest();
-    let now_ms = if version >= 1 { shared.shard_time_ms() } else { -1 };
+    // Tools compare it with their own clock: shard time may be ahead of that.
+    let now_ms = if version >= 1 { shared.clock.wall_ms() } else { -1 };
     let voter = ReplicaState {
         replica_id: node_id,
         log_end_offset: published.bounds.high_watermark,

@@ -2,7 +2,12 @@
 //!
 //! Answered from the published image, so a topic is shown only once its record is durable. Unknown topics that
 //! are asked for by name are created first when both client and broker want that.
+//!
+//! A topic that is asked for twice is answered once, so that an answer is never larger than the state. A request
+//! that names an id is answered by its ids alone, whatever names stand beside them (the Java client sends empty
+//! ones); before version 12 an id, or no name, is error 42 for all of the request.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ottla_core::cluster::{Image, Topic};
@@ -21,6 +26,8 @@ use crate::net::connection::{Answer, Peer};
 use crate::shard::Origin;
 use crate::shared::Shared;
 
+/// The first version in which topics may be asked for by id.
+const TOPIC_IDS_SINCE: i16 = 12;
 /// Operations nobody asked to see.
 const NOT_ASKED: i32 = i32::MIN;
 /// Every operation on a topic (KIP-430): there are no ACLs.
@@ -55,6 +62,9 @@ fn topics_to_create(shared: &Shared, request: &m::MetadataRequest) -> Vec<Text> 
     if !request.allow_auto_topic_creation || !shared.config.core.auto_create_topics_enable {
         return Vec::new();
     }
+    if request.topics.iter().flatten().any(has_id) {
+        return Vec::new();
+    }
     let image = shared.view.image();
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.clone());
     names.filter(|name| !name.is_empty() && image.topic_by_name(name).is_none()).collect()
@@ -73,7 +83,7 @@ fn build(shared: &Shared, request: &m::MetadataRequest, version: i16) -> m::Meta
     let wanted = request.topics.as_ref().filter(|topics| version > 0 || !topics.is_empty());
     let mut topics: Vec<MetadataResponseTopic> = match wanted {
         None => image.topics().into_iter().map(|topic| describe(shared, topic)).collect(),
-        Some(wanted) => wanted.iter().map(|wanted| find(shared, &image, wanted)).collect(),
+        Some(wanted) => find_all(shared, &image, wanted, version),
     };
     if request.include_topic_authorized_operations {
         topics.iter_mut().for_each(|topic| topic.topic_authorized_operations = TOPIC_OPERATIONS);
@@ -92,26 +102,57 @@ fn build(shared: &Shared, request: &m::MetadataRequest, version: i16) -> m::Meta
     }
 }
 
-fn find(shared: &Shared, image: &Image, wanted: &MetadataRequestTopic) -> MetadataResponseTopic {
-    let refused = |error: ErrorCode| MetadataResponseTopic {
+/// Whether a topic is asked for by its id.
+fn has_id(wanted: &MetadataRequestTopic) -> bool {
+    !wanted.topic_id.is_zero()
+}
+
+fn find_all(
+    shared: &Shared,
+    image: &Image,
+    wanted: &[MetadataRequestTopic],
+    version: i16,
+) -> Vec<MetadataResponseTopic> {
+    let ids_only = wanted.iter().any(has_id);
+    if version < TOPIC_IDS_SINCE && (ids_only || wanted.iter().any(|wanted| wanted.name.is_none())) {
+        // A name is not null in the answers of these versions.
+        let refusal = |wanted: &MetadataRequestTopic| MetadataResponseTopic {
+            name: Some(wanted.name.clone().unwrap_or_default()),
+            ..refused(wanted, ErrorCode::InvalidRequest)
+        };
+        return wanted.iter().map(refusal).collect();
+    }
+    let mut seen = BTreeSet::new();
+    let mut is_new = |wanted: &MetadataRequestTopic| match ids_only {
+        true => seen.insert((wanted.topic_id, None)),
+        false => seen.insert((Uuid::ZERO, wanted.name.clone())),
+    };
+    let wanted = wanted.iter().filter(|wanted| has_id(wanted) || !ids_only);
+    wanted.filter(|wanted| is_new(wanted)).map(|wanted| find(shared, image, wanted)).collect()
+}
+
+fn refused(wanted: &MetadataRequestTopic, error: ErrorCode) -> MetadataResponseTopic {
+    MetadataResponseTopic {
         error_code: error.code(),
         name: wanted.name.clone(),
         topic_id: wanted.topic_id,
         ..Default::default()
+    }
+}
+
+fn find(shared: &Shared, image: &Image, wanted: &MetadataRequestTopic) -> MetadataResponseTopic {
+    let (found, unknown) = match &wanted.name {
+        _ if has_id(wanted) => (image.topic_by_id(wanted.topic_id), ErrorCode::UnknownTopicId),
+        Some(name) if ottla_core::cluster::validate_name(name).is_err() => {
+            (None, ErrorCode::InvalidTopicException)
+        }
+        Some(name) => (image.topic_by_name(name), ErrorCode::UnknownTopicOrPartition),
+        None => (None, ErrorCode::UnknownTopicId),
     };
-    match &wanted.name {
-        Some(name) => match image.topic_by_name(name) {
-            Some(topic) => describe(shared, topic),
-            None if ottla_core::cluster::validate_name(name).is_err() => {
-                refused(ErrorCode::InvalidTopicException)
-            }
-            None => refused(ErrorCode::UnknownTopicOrPartition),
-        },
-        None if wanted.topic_id == Uuid::ZERO => refused(ErrorCode::UnknownTopicId),
-        None => match image.topic_by_id(wanted.topic_id) {
-            Some(topic) => describe(shared, topic),
-            None => refused(ErrorCode::UnknownTopicId),
-        },
+    match found {
+        Some(topic) => describe(shared, topic),
+        None if has_id(wanted) => MetadataResponseTopic { name: None, ..refused(wanted, unknown) },
+        None => refused(wanted, unknown),
     }
 }
 

@@ -36,6 +36,62 @@ fn describe_cluster() {
     });
 }
 
+/// Proves: Metadata by topic id finds a topic whatever name stands beside it, as the Java client's empty one does; an
+/// unknown id is 100; what is asked for twice is answered once; an id before version 12 is 42 and no closed
+/// connection. As the answers of Kafka 4.4, but for neither name nor id (-1 there).
+#[test]
+fn metadata_by_id() {
+    use ottla_protocol::messages::metadata_request::MetadataRequestTopic as Wanted;
+    use ottla_protocol::types::Uuid;
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(config(folder.path())).await.expect("it starts");
+        let mut wire = Wire::connect(&broker).await;
+        let (one, two) = (wire.create_topic("one", 1).await, wire.create_topic("two", 2).await);
+        let by = |topic_id: Uuid, name: Option<&str>| Wanted {
+            topic_id,
+            name: name.map(Text::from),
+            ..Default::default()
+        };
+        let unknown = Uuid([7; 16]);
+        let name = |text: &str| by(Uuid::ZERO, Some(text));
+        let cases: [(i16, Vec<Wanted>, &str); 12] = [
+            (12, vec![by(one, None)], "0 one 1"),
+            (13, vec![by(one, Some(""))], "0 one 1"),
+            (13, vec![by(two, Some("one"))], "0 two 2"),
+            (13, vec![by(two, Some("none"))], "0 two 2"),
+            (13, vec![by(one, None), name("two")], "0 one 1"),
+            (13, vec![by(one, None), by(unknown, Some("two")), by(one, Some("x"))], "0 one 1, 100 - 0"),
+            (13, vec![name("two"), name("none"), name("two"), name("none")], "0 two 2, 3 none 0"),
+            (13, vec![by(Uuid::ZERO, None)], "100 - 0"),
+            (10, vec![by(one, Some("")), name("two")], "42  0, 42 two 0"),
+            (11, vec![by(Uuid::ZERO, None), name("two")], "42  0, 42 two 0"),
+            (11, vec![by(unknown, None)], "42  0"),
+            (0, vec![name("two"), name("two")], "0 two 2"),
+        ];
+        for (version, topics, expected) in cases {
+            let request = m::MetadataRequest {
+                topics: Some(topics.clone()),
+                // Not even then is a topic made of a name beside an id.
+                allow_auto_topic_creation: version < 4
+                    || topics.iter().any(|topic| !topic.topic_id.is_zero()),
+                ..Default::default()
+            };
+            let answer = wire.call(&request, version).await;
+            let shown = |topic: &m::metadata_response::MetadataResponseTopic| {
+                let name = topic.name.as_ref().map_or("-", |name| name.as_str());
+                format!("{} {name} {}", topic.error_code, topic.partitions.len())
+            };
+            let shown: Vec<String> = answer.topics.iter().map(shown).collect();
+            assert_eq!(shown.join(", "), expected, "version {version}: {topics:?}");
+        }
+        let all = wire.call(&m::MetadataRequest { topics: None, ..Default::default() }, 13).await.topics;
+        let names = all.iter().filter(|topic| !topic.is_internal).filter_map(|topic| topic.name.as_deref());
+        assert_eq!(names.collect::<Vec<_>>(), ["one", "two"]);
+        broker.shutdown().await;
+    });
+}
+
 async fn page(
     wire: &mut Wire,
     topics: &[&str],

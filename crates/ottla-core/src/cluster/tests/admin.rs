@@ -213,17 +213,26 @@ fn replace_broker_configs() {
     shard.assert_loads();
 }
 
-/// A setting of Kafka's that means nothing here is kept and shown.
+/// Settings of Kafka's that mean nothing here are kept and shown: kafka-reassign-partitions sets the throttles.
 #[test]
 fn broker_settings_without_effect() {
     let mut shard = Shard::new();
-    let name = "sasl.kerberos.min.time.before.relogin";
-    assert_eq!(replace(&mut shard, false, vec![replaced(4, "1", &[(name, Some("58000"))])]), [0]);
+    let configs = [
+        ("sasl.kerberos.min.time.before.relogin", Some("58000")),
+        ("leader.replication.throttled.rate", Some("1000000")),
+        ("follower.replication.throttled.rate", Some("1000000")),
+        ("replica.alter.log.dirs.io.max.bytes.per.second", Some("0")),
+    ];
+    assert_eq!(replace(&mut shard, false, vec![replaced(4, "1", &configs)]), [0]);
     shard.reload();
     let image = shard.state.image();
     let settings = image.sources().of_broker();
-    let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
-    assert_eq!((setting.value.as_deref(), setting.read_only), (Some("58000"), false));
+    for (name, value) in configs {
+        let setting = settings.iter().find(|setting| setting.definition.name == name).expect("listed");
+        assert_eq!((setting.value.as_deref(), setting.read_only), (value, false), "{name}");
+    }
+    let negative = ("leader.replication.throttled.rate", Some("-1"));
+    assert_eq!(replace(&mut shard, false, vec![replaced(4, "1", &[negative])]), [42]);
 }
 
 /// The largest batch of an internal topic cannot be set, as the broker's own records would not be bound by it;
