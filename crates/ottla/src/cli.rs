@@ -21,23 +21,32 @@ const EXAMPLES: &str = "Examples:
   ottla consume orders --from beginning --until-end --keys
   ottla txn why orders                    who holds back readers, since when, and how to end it
 
-Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong.
+Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong,
+3 refused for safety (nothing was changed), 4 looked into something and found damage.
 Environment: OTTLA_BOOTSTRAP is the default of --bootstrap, OTTLA_LOG filters the logs (`debug`, `warn`, ...).";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve an event log from a folder
     Serve(cmd::serve::Options),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, alter and delete topics
     Topic(cmd::topic::Options),
     /// Write records from lines
     Produce(cmd::produce::Options),
     /// Read records
     Consume(cmd::consume::Options),
-    /// Look at transactions, find out who holds back readers, and end it
+    /// Look at transactions, find out who holds back readers, and end them
     Txn(cmd::txn::Options),
-    /// Look at groups
+    /// List, describe, reset and delete groups
     Group(cmd::group::Options),
+    /// Describe and change settings of topics, brokers and groups
+    Config(cmd::config::Options),
+    /// Describe the cluster: brokers, features, folders, quorum
+    Cluster(cmd::cluster::Options),
+    /// Look into a broker's folder, without changing anything, and explain what is there
+    Doctor(cmd::doctor::Options),
+    /// Print a completion script for a shell
+    Completions(cmd::completions::Options),
     /// Measure a broker with the built-in client
     Bench(cmd::bench::Options),
     /// Kill a broker, a source and workers at random and check that every record arrives exactly once
@@ -149,6 +158,23 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// What was asked for would not be safe, so nothing was changed.
+#[derive(Debug)]
+pub(crate) struct Unsafe(pub(crate) String);
+
+impl std::fmt::Display for Unsafe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unsafe {}
+
+/// Whether an error says that something was refused for safety.
+pub(crate) fn is_unsafe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<Unsafe>())
+}
+
 /// Whether an error says that the command line or a setting is wrong.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
@@ -159,8 +185,58 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use clap::error::ErrorKind;
 
     use super::*;
+
+    /// The words of an example as a shell would split them; what follows two spaces is a remark, what follows a pipe
+    /// is another program's.
+    fn words(example: &str) -> Vec<String> {
+        let command = example.split("  ").next().unwrap_or_default();
+        let command = command.split(" | ").find(|part| part.starts_with("ottla")).unwrap_or(command);
+        let command = command.split(" > ").next().unwrap_or_default();
+        let mut words = vec![String::new()];
+        let mut quote = None;
+        for letter in command.chars() {
+            let word = words.last_mut().expect("there is always a last word");
+            match (letter, quote) {
+                ('\'' | '"', None) => quote = Some(letter),
+                (letter, Some(open)) if letter == open => quote = None,
+                (' ', None) => words.push(String::new()),
+                (letter, _) => word.push(letter),
+            }
+        }
+        words
+    }
+
+    fn check_examples(command: &clap::Command, path: &str, checked: &mut usize) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.starts_with("Example"), "`{path} --help` shows no examples");
+        let own = help.lines().skip(1).take_while(|line| !line.is_empty()).map(str::trim_start);
+        let mut of_this = 0;
+        for line in own.filter(|line| line.contains("ottla ")) {
+            let words = words(line);
+            let parsed = Cli::try_parse_from(&words);
+            let fine = parsed.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::DisplayVersion);
+            assert!(fine, "`{path} --help`: {line}: {:?}", parsed.err().map(|error| error.to_string()));
+            of_this += usize::from(words.join(" ").starts_with(path));
+        }
+        assert!(of_this > 0, "no example of `{path} --help` is of {path} itself");
+        *checked += 1;
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            check_examples(sub, &format!("{path} {}", sub.get_name()), checked);
+        }
+    }
+
+    /// Proves that every `--help` ends with examples, and that each of them is a command line that we take.
+    #[test]
+    fn every_help_has_examples_that_parse() {
+        let mut command = Cli::command();
+        command.build();
+        let mut checked = 0;
+        check_examples(&command, "ottla", &mut checked);
+        assert!(checked > 30, "only {checked} commands were looked at");
+    }
 
     /// Proves that the command line is consistent: no option is declared twice, every default can be read.
     #[test]

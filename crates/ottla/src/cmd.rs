@@ -1,7 +1,12 @@
 //! The commands, and what runs them.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod confirm;
 pub(crate) mod consume;
+pub(crate) mod doctor;
 pub(crate) mod group;
 pub(crate) mod produce;
 pub(crate) mod serve;
@@ -26,6 +31,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Consume(options) => client(consume::run(options)),
         Command::Txn(options) => client(txn::run(options)),
         Command::Group(options) => client(group::run(options)),
+        Command::Config(options) => client(config::run(options)),
+        Command::Cluster(options) => client(cluster::run(options)),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Completions(options) => completions::run(&options),
         Command::Bench(options) => client(bench::run(options)),
         Command::Demo(options) => client(demo::run(options)),
         Command::DemoBroker(options) => demo::broker::run(&options),

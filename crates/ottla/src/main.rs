@@ -4,7 +4,8 @@
 //! demonstration under `demo`, the crash harness under `prove_kill`. Results go to standard output (`output`),
 //! logs to standard error through `tracing` (filter: `OTTLA_LOG`, default `warn`).
 //!
-//! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong.
+//! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong, 3 refused for
+//! safety, 4 looked into something and found damage.
 
 mod broker_process;
 mod cli;
@@ -26,7 +27,11 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed(&error) => ExitCode::SUCCESS, // the reader of our output had enough
         Err(error) => {
             output::complain(&format!("{error:#}"));
-            if cli::is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
+            match error {
+                error if cli::is_usage(&error) => ExitCode::from(2),
+                error if cli::is_unsafe(&error) => ExitCode::from(3),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

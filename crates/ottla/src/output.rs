@@ -4,7 +4,9 @@
 //! failure of ours (`is_closed`).
 
 use std::io::{self, Write};
+use std::time::Duration;
 
+use ottla_env::time::{self, Instant};
 use serde::Serialize;
 
 /// Writes one line.
@@ -60,6 +62,41 @@ pub(crate) fn note(text: &str) {
 /// What went wrong, on standard error.
 pub(crate) fn complain(text: &str) {
     note(&format!("ottla: {text}"));
+}
+
+/// When progress is first told, and how often then.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// Tells people at a terminal how far a long command is: nothing in its first two seconds, then a line now and then.
+pub(crate) struct Progress {
+    what: &'static str,
+    of: usize,
+    done: usize,
+    next: Instant,
+    /// Only a terminal has somebody who waits.
+    told: bool,
+}
+
+impl Progress {
+    /// Of so many in all.
+    pub(crate) fn new(what: &'static str, of: usize) -> Self {
+        let told = io::IsTerminal::is_terminal(&io::stderr());
+        Self { what, of, done: 0, next: time::now() + PROGRESS_EVERY, told }
+    }
+
+    /// So many more are done.
+    pub(crate) fn add(&mut self, count: usize) {
+        self.at(self.done + count, self.of);
+    }
+
+    /// So many are done, of so many.
+    pub(crate) fn at(&mut self, done: usize, of: usize) {
+        (self.done, self.of) = (done, of);
+        if self.told && time::now() >= self.next {
+            note(&format!("{} of {} {}", self.done, self.of, self.what));
+            self.next = time::now() + PROGRESS_EVERY;
+        }
+    }
 }
 
 /// Whether an error only says that nobody reads our output any more.

@@ -25,6 +25,87 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
+/// Days behind 1970-01-01 of a date; the inverse of `date`.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let (cycle, of_cycle) = (year.div_euclid(400), year.rem_euclid(400));
+    let from_march = (month + 9) % 12;
+    let of_year = (153 * from_march + 2) / 5 + day - 1;
+    cycle * 146_097 + of_cycle * 365 + of_cycle / 4 - of_cycle / 100 + of_year - 719_468
+}
+
+/// Reads a time as ms since the Unix epoch: `2026-11-29T18:03:20.123Z`, with an offset like `+01:00` instead of the
+/// `Z`, without either for UTC, without the time of day for midnight, or plain ms.
+pub(crate) fn parse_time(text: &str) -> Result<i64, String> {
+    if let Ok(ms) = text.parse::<u64>() {
+        return i64::try_from(ms).map_err(|_| "is too far away".to_owned());
+    }
+    read_time(text).ok_or_else(|| "is not a time like 2026-11-29T18:00:00Z, nor ms since 1970".to_owned())
+}
+
+fn read_time(text: &str) -> Option<i64> {
+    let number = |part: &str, digits: usize| {
+        (part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))
+            .then(|| part.parse::<i64>().ok())?
+    };
+    let clock = |part: &str| {
+        let (hours, minutes) = part.split_once(':')?;
+        let (hours, minutes) = (number(hours, 2)?, number(minutes, 2)?);
+        (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
+    };
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+    let mut parts = date.splitn(3, '-');
+    let (year, month, day) =
+        (number(parts.next()?, 4)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let (time, offset) = match (time.strip_suffix('Z'), time.rfind(['+', '-'])) {
+        (Some(time), _) => (time, 0),
+        (None, Some(at)) => {
+            let (time, offset) = time.split_at(at);
+            let minutes = clock(&offset[1..])?;
+            (time, if offset.starts_with('-') { -minutes } else { minutes })
+        }
+        (None, None) => (time, 0),
+    };
+    let (minutes, seconds) = match time.len() {
+        5 => (clock(time)?, "00"),
+        _ => (clock(time.get(..5)?)?, time.get(5..)?.strip_prefix(':')?),
+    };
+    let (seconds, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    let millis = number(&format!("{fraction:0<3}"), 3)?;
+    let seconds = number(seconds, 2).filter(|seconds| *seconds < 60)?;
+    let minutes = days(year, month, day) * 1440 + minutes - offset;
+    Some((minutes * 60 + seconds) * 1000 + millis)
+}
+
+/// Reads a duration: `90s`, `10m`, `2h`, `7d`, `500ms`, or ISO 8601's `PT1H30M` and `P7D`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let iso = text.strip_prefix('P').map(|text| text.replace('T', "").to_lowercase());
+    let lower = iso.clone().unwrap_or_else(|| text.to_owned());
+    let mut total = Duration::ZERO;
+    let mut rest = lower.as_str();
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+        let (count, unit) = rest.split_at(digits);
+        let letters = unit.find(|letter: char| letter.is_ascii_digit()).unwrap_or(unit.len());
+        let (unit, behind) = unit.split_at(letters);
+        let ms = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err("is not a duration like 90s, 10m, 2h, 7d".to_owned()),
+        };
+        let count: u32 = count.parse().map_err(|_| "is not a duration like 90s, 10m, 2h, 7d".to_owned())?;
+        total += Duration::from_millis(u64::from(count) * ms);
+        rest = behind;
+    }
+    if lower.is_empty() { Err("is not a duration like 90s, 10m, 2h, 7d".to_owned()) } else { Ok(total) }
+}
+
 /// A duration as its two largest units.
 pub(crate) fn duration(duration: Duration) -> String {
     let ms = duration.as_millis();
@@ -81,6 +162,34 @@ mod tests {
         assert_eq!(time(951_782_400_000), "2000-02-29 00:00:00.000Z");
         assert_eq!(time(4_107_542_400_000), "2100-03-01 00:00:00.000Z");
         assert_eq!(time(-1), "1969-12-31 23:59:59.999Z");
+    }
+
+    /// Proves that times are read as they are shown, with offsets, and that nonsense is refused.
+    #[test]
+    fn times_are_read() {
+        for ms in [0, 951_782_400_000, 4_107_542_400_000, 1_764_439_400_123] {
+            assert_eq!(parse_time(&time(ms)), Ok(ms), "{}", time(ms));
+        }
+        assert_eq!(parse_time("1970-01-02"), Ok(86_400_000));
+        assert_eq!(parse_time("1970-01-01T01:30+01:00"), Ok(1_800_000));
+        assert_eq!(parse_time("1970-01-01T00:00:00.5-00:30"), Ok(1_800_500));
+        assert_eq!(parse_time("17"), Ok(17));
+        for bad in
+            ["", "yesterday", "2026-13-01", "2026-01-01T25:00", "2026-01-01T10:00:61", "2026-1-1", "-5"]
+        {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Proves how durations are read.
+    #[test]
+    fn durations_are_read() {
+        let ms = |text: &str| parse_duration(text).map(|duration| duration.as_millis());
+        assert_eq!((ms("90s"), ms("10m"), ms("500ms")), (Ok(90_000), Ok(600_000), Ok(500)));
+        assert_eq!((ms("PT1H30M"), ms("P7D"), ms("0s")), (Ok(5_400_000), Ok(604_800_000), Ok(0)));
+        for bad in ["", "P", "5", "h", "-5s", "1y", "99999999999h"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
     }
 
     /// Proves the units of durations and sizes, and base64 with every padding.

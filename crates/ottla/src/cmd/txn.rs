@@ -1,19 +1,20 @@
 //! `ottla txn`: transactions, who holds back readers, and how to end it.
 
+mod abort;
+mod hanging;
 mod why;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use ottla_client::admin::{AbortTransaction, TransactionDescription, TransactionFilter};
-use ottla_client::{Admin, ProducerSettings, TopicPartition, TransactionalProducer, TransactionalSettings};
+use ottla_client::Admin;
+use ottla_client::admin::{TransactionDescription, TransactionFilter};
 use ottla_env::clock::{Clock, OsClock};
 use ottla_protocol::types::Text;
 use serde_json::json;
 
-use crate::cli::{Client, Place, Usage, partition, place};
+use crate::cli::{Client, Place, place};
 use crate::{output, text};
 
 #[derive(Clone, Debug, Args)]
@@ -21,8 +22,8 @@ use crate::{output, text};
   ottla txn list --state Ongoing
   ottla txn describe billing-7
   ottla txn why orders          who holds back readers of any partition of orders
-  ottla txn abort billing-7     fence its producer off and abort what it left open
-  ottla txn abort --partition orders/2 --producer-id 4011 --producer-epoch 3    when no coordinator knows it")]
+  ottla txn find-hanging        transactions that nobody will ever end
+  ottla txn abort billing-7     shows what it has open, and the token that aborts exactly that")]
 pub(crate) struct Options {
     #[command(flatten)]
     client: Client,
@@ -33,6 +34,9 @@ pub(crate) struct Options {
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     /// List transactional ids
+    #[command(after_help = "Examples:
+  ottla txn list --state Ongoing
+  ottla txn list --longer-than 60000 --json")]
     List {
         /// Only in this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort; repeatable
         #[arg(long = "state", value_name = "STATE")]
@@ -45,6 +49,8 @@ enum Command {
         json: bool,
     },
     /// Show one transactional id
+    #[command(after_help = "Examples:
+  ottla txn describe billing-7 --json")]
     Describe {
         /// The id
         transactional_id: String,
@@ -53,6 +59,9 @@ enum Command {
         json: bool,
     },
     /// Tell who holds back `read_committed` readers, since when, what is hidden, and how to end it
+    #[command(after_help = "Examples:
+  ottla txn why orders
+  ottla txn why orders/2 --json")]
     Why {
         /// Topic, or TOPIC/PARTITION
         #[arg(value_parser = place, value_name = "TOPIC[/PARTITION]")]
@@ -61,21 +70,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// End a transaction by force
-    Abort {
-        /// The transactional id: its producer is fenced off and what is open is aborted
-        #[arg(required_unless_present = "partition", conflicts_with = "partition")]
-        transactional_id: Option<String>,
-        /// For a transaction that no coordinator knows: where it hangs
-        #[arg(long, value_parser = partition, value_name = "TOPIC/PARTITION", requires = "producer_id")]
-        partition: Option<TopicPartition>,
-        /// The producer that holds it open
-        #[arg(long, requires = "partition")]
-        producer_id: Option<i64>,
-        /// Its epoch; looked up when not given
-        #[arg(long, requires = "partition")]
-        producer_epoch: Option<i16>,
-    },
+    /// Find transactions that are open on a partition and that no coordinator will ever end
+    FindHanging(hanging::Options),
+    /// End a transaction by force: first shows it with a token, then aborts exactly that
+    Abort(abort::Options),
 }
 
 /// Runs the command.
@@ -95,15 +93,8 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
             describe(&admin, &Text::from(transactional_id), json).await?
         }
         Command::Why { topic, json } => return why::run(&admin, &options.client, &topic, json).await,
-        Command::Abort { transactional_id: Some(id), .. } => abort(&options.client, &id).await?,
-        Command::Abort { partition, producer_id, producer_epoch, .. } => {
-            let (Some(at), Some(producer_id)) = (partition, producer_id) else {
-                return Err(
-                    Usage("give a transactional id, or --partition and --producer-id".to_owned()).into()
-                );
-            };
-            abort_hanging(&admin, at, producer_id, producer_epoch).await?;
-        }
+        Command::FindHanging(options) => return hanging::run(&admin, options).await,
+        Command::Abort(options) => abort::run(&admin, options).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,41 +155,4 @@ fn description_json(found: &TransactionDescription) -> serde_json::Value {
         "partitions": found.partitions.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "coordinator": found.coordinator_id,
     })
-}
-
-/// A new producer of that name fences the old one off and aborts what it left open.
-async fn abort(client: &Client, id: &str) -> Result<()> {
-    let mut producer = ProducerSettings::new(client.base()?);
-    client.settings.iter().try_for_each(|(name, value)| producer.set(name, value))?;
-    let settings = TransactionalSettings::new(producer.client.clone(), id)
-        .transaction_timeout(Duration::from_secs(60))
-        .producer(producer);
-    TransactionalProducer::init(settings).await?;
-    output::note(&format!(
-        "the producer of `{id}` is fenced off and its open transaction, if any, is aborted"
-    ));
-    Ok(())
-}
-
-async fn abort_hanging(
-    admin: &Admin,
-    at: TopicPartition,
-    producer_id: i64,
-    epoch: Option<i16>,
-) -> Result<()> {
-    let producers = admin.describe_producers(&at).await?;
-    let found = producers
-        .iter()
-        .find(|producer| producer.producer_id == producer_id && producer.transaction_start_offset.is_some())
-        .ok_or_else(|| anyhow::anyhow!("producer {producer_id} has no open transaction on {at}"))?;
-    let producer_epoch = match epoch {
-        Some(epoch) => epoch,
-        None => i16::try_from(found.producer_epoch)?,
-    };
-    let coordinator_epoch = found.coordinator_epoch;
-    let abort =
-        AbortTransaction { topic_partition: at.clone(), producer_id, producer_epoch, coordinator_epoch };
-    admin.abort_transaction(&abort).await?;
-    output::note(&format!("the transaction of producer {producer_id} on {at} is aborted"));
-    Ok(())
 }

@@ -125,3 +125,64 @@ fn one_broker_per_folder() {
     assert!(second.code == 1 && second.stderr.contains(&broker.pid().to_string()), "{second:?}");
     assert!(broker.terminate());
 }
+
+/// Proves that settings are set, shown, tried and unset, for topics, brokers and groups, and that a wrong one is
+/// refused with the broker's words and changes nothing.
+#[test]
+fn settings() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "t", "-p", "1"], "");
+    let shown = |arguments: &[&str]| broker.ok(&[&["config", "describe"], arguments].concat(), "");
+    broker.ok(&["config", "set", "topic", "t", "retention.ms=1000", "cleanup.policy=compact"], "");
+    let lines = shown(&["topic", "t", "--json"]);
+    let entries: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let retention = entries.iter().find(|entry| entry["name"] == "retention.ms").expect("it was set");
+    assert_eq!((&retention["value"], &retention["source"]), (&json!("1000"), &json!("DYNAMIC_TOPIC_CONFIG")));
+    let bad = broker.ottla(&["config", "set", "topic", "t", "retention.ms=2000", "no.such.setting=1"], "");
+    assert!(bad.code == 1 && bad.stderr.contains("INVALID_CONFIG"), "{bad:?}");
+    broker.ok(&["config", "set", "topic", "t", "retention.ms=3000", "--dry-run"], "");
+    assert!(shown(&["topic", "t"]).contains("1000"), "nothing of either was changed");
+    broker.ok(&["config", "unset", "topic", "t", "retention.ms"], "");
+    assert!(!shown(&["topic", "t"]).contains("retention.ms"));
+    assert!(shown(&["topic", "t", "--all"]).contains("retention.ms"));
+    broker.ok(&["topic", "alter", "t", "--partitions", "3", "--config", "retention.ms=5000"], "");
+    let described: Value =
+        serde_json::from_str(&broker.ok(&["topic", "describe", "t", "--json"], "")).expect("one object");
+    assert_eq!(described["partitions"].as_array().map(Vec::len), Some(3));
+    assert_eq!(described["configs"]["retention.ms"], json!("5000"));
+    let fewer = broker.ottla(&["topic", "alter", "t", "--partitions", "2"], "");
+    assert!(fewer.code == 1 && fewer.stderr.contains("INVALID_PARTITIONS"), "{fewer:?}");
+    assert!(broker.ok(&["config", "list"], "").contains("t"));
+}
+
+/// Proves what is told of the cluster, and that deleting records moves the start of a partition.
+#[test]
+fn the_cluster() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "t", "-p", "1"], "");
+    broker.ok(&["produce", "t"], "a\nb\nc\n");
+    let cluster: Value =
+        serde_json::from_str(&broker.ok(&["cluster", "describe", "--json"], "")).expect("one object");
+    assert_eq!(cluster["brokers"].as_array().map(Vec::len), Some(1));
+    assert!(broker.ok(&["cluster", "features"], "").contains("transaction.version"));
+    assert!(broker.ok(&["cluster", "log-dirs"], "").contains("__consumer_offsets"));
+    let quorum: Value =
+        serde_json::from_str(&broker.ok(&["cluster", "quorum", "--json"], "")).expect("one object");
+    assert_eq!(quorum["leader"], cluster["controller"]);
+    let start = broker.ok(&["topic", "delete-records", "t/0", "--before", "2", "--json"], "");
+    assert_eq!(serde_json::from_str::<Value>(&start).expect("JSON")["log_start_offset"], json!(2));
+    assert_eq!(broker.ok(&["consume", "t", "--from", "beginning", "-e"], ""), "c\n");
+    let many = broker.ottla(&["topic", "delete", "t", "no-such", "--yes"], "");
+    assert!(many.code == 1 && many.stderr.contains("no-such"), "one error does not hide the other's success");
+    assert_eq!(broker.ottla(&["topic", "describe", "t"], "").code, 1);
+}
+
+/// Proves that each shell gets a script that knows our commands.
+#[test]
+fn completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]);
+        assert!(script.code == 0 && script.stdout.contains("find-hanging"), "{shell}");
+    }
+    assert_eq!(run(&["completions", "tcl"]).code, 2);
+}

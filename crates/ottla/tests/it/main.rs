@@ -3,6 +3,9 @@
 mod cli;
 mod client;
 mod demo;
+mod doctor;
+mod groups;
 mod kill;
+mod simple_clients;
 mod support;
 mod transactions;

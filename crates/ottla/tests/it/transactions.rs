@@ -162,8 +162,17 @@ fn who_holds_back_readers() {
         let json: Value =
             serde_json::from_str(&broker.ok(&["txn", "why", "t/1", "--json"], "")).expect("JSON");
         assert_eq!(json["holders"][0]["transaction"]["state"], "Ongoing");
-        broker.ok(&["txn", "abort", "holder"], "");
+        let shown: Value =
+            serde_json::from_str(&broker.ok(&["txn", "abort", "holder", "--json"], "")).expect("JSON");
+        assert_eq!(shown["on"][0]["start_offset"], 0, "{shown}");
+        let token = shown["token"].as_str().expect("a token");
+        assert!(!broker.ok(&["txn", "why", "t"], "").contains("nobody"), "to look at it changes nothing");
+        let wrong = broker.ottla(&["txn", "abort", "holder", "--token", "0000000000000000"], "");
+        assert!(wrong.code == 3 && wrong.stderr.contains("has moved on"), "{wrong:?}");
+        broker.ok(&["txn", "abort", "holder", "--token", token], "");
         assert!(broker.ok(&["txn", "why", "t"], "").contains("nobody"));
+        let late = broker.ottla(&["txn", "abort", "holder", "--token", token], "");
+        assert!(late.code == 3 && late.stderr.contains("no open transaction"), "{late:?}");
         let mut committed = consumer(&broker, IsolationLevel::ReadCommitted).await;
         assert_eq!(read(&mut committed).await, Vec::<String>::new());
         assert!(transaction.commit().await.is_err());
@@ -209,10 +218,79 @@ fn abort_by_marker() {
         let id = producer_id.to_string();
         let nobody = broker.ottla(&["txn", "abort", "--partition", "t/0", "--producer-id", &id], "");
         assert!(nobody.code == 1 && nobody.stderr.contains("no open transaction"), "{nobody:?}");
-        broker.ok(&["txn", "abort", "--partition", "t/1", "--producer-id", &id], "");
+        let hanging = ["txn", "abort", "--partition", "t/1", "--producer-id", &id];
+        let shown: Value =
+            serde_json::from_str(&broker.ok(&[&hanging[..], &["--json"]].concat(), "")).expect("JSON");
+        let token = shown["token"].as_str().expect("a token");
+        transaction.send(Record::to("t").partition(1).value("more")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        let moved = broker.ottla(&[&hanging[..], &["--token", token]].concat(), "");
+        assert!(moved.code == 3 && moved.stderr.contains("has moved on"), "{moved:?}");
+        let shown: Value =
+            serde_json::from_str(&broker.ok(&[&hanging[..], &["--json"]].concat(), "")).expect("JSON");
+        let token = shown["token"].as_str().expect("a token");
+        broker.ok(&[&hanging[..], &["--token", token]].concat(), "");
         assert!(broker.ok(&["txn", "why", "t"], "").contains("nobody"));
         transaction.abort().await.expect("aborted");
         let mut committed = consumer(&broker, IsolationLevel::ReadCommitted).await;
         assert_eq!(read(&mut committed).await, Vec::<String>::new());
+    });
+}
+
+/// Proves that a transaction is aborted only while it is the one that was looked at: when its producer has committed
+/// and begun the next one since, the old token is refused and the new transaction lives.
+#[test]
+fn a_stale_token_aborts_nothing() {
+    let broker = Broker::start();
+    block_on(async {
+        topic(&broker).await;
+        let mut producer = producer(&broker, "x").await;
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send(Record::to("t").partition(0).value("first")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        let shown: Value =
+            serde_json::from_str(&broker.ok(&["txn", "abort", "x", "--json"], "")).expect("JSON");
+        let token = shown["token"].as_str().expect("a token");
+        transaction.commit().await.expect("committed");
+        let next = producer.begin().await.expect("begun");
+        next.send(Record::to("t").partition(0).value("second")).await.expect("taken");
+        next.flush().await.expect("written");
+        let stale = broker.ottla(&["txn", "abort", "x", "--token", token], "");
+        assert!(stale.code == 3 && stale.stderr.contains("has moved on"), "{stale:?}");
+        next.commit().await.expect("still alive");
+        let mut committed = consumer(&broker, IsolationLevel::ReadCommitted).await;
+        assert_eq!(read(&mut committed).await, ["first", "second"]);
+    });
+}
+
+/// Proves that the admin's fence hits one holder only: with a pair that is not in use any more it is refused, with
+/// the one in use it aborts, and the producer is told.
+#[test]
+fn fencing_one_holder() {
+    let broker = Broker::start();
+    block_on(async {
+        let admin = topic(&broker).await;
+        let mut old = producer(&broker, "x").await;
+        let (old_id, old_epoch) = old.producer_id_and_epoch();
+        let transaction = old.begin().await.expect("begun");
+        transaction.send(Record::to("t").partition(0).value("a")).await.expect("taken");
+        transaction.flush().await.expect("written");
+        let id = Text::from("x");
+        let found = admin.describe_transaction(&id).await.expect("described");
+        assert_eq!((found.producer_id, found.producer_epoch), (old_id, old_epoch));
+        let refused = admin.fence_holder(&id, old_id, old_epoch + 7).await.expect_err("not the holder");
+        assert!(
+            matches!(
+                refused.code().map(|code| code.name()),
+                Some("PRODUCER_FENCED" | "INVALID_PRODUCER_EPOCH")
+            ),
+            "{refused}"
+        );
+        let fenced = admin.fence_holder(&id, old_id, old_epoch).await.expect("fenced");
+        assert!(fenced.producer_epoch > old_epoch, "{fenced:?}");
+        let error = transaction.commit().await.expect_err("fenced");
+        assert_eq!(error.class(), ErrorClass::Fatal);
+        let hanging = broker.ok(&["txn", "find-hanging", "--silent-for", "0s"], "");
+        assert!(hanging.contains("no transaction hangs"), "{hanging}");
     });
 }

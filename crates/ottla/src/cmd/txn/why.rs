@@ -212,10 +212,9 @@ impl Holder {
                 format!("{by_itself}; or now: ottla txn abort {}", transaction.transactional_id)
             }
             Some(transaction) => format!("it is ending ({}), readers move on soon", transaction.state),
-            None => format!(
-                "ottla txn abort --partition {at} --producer-id {} --producer-epoch {}",
-                self.producer.producer_id, self.producer.producer_epoch
-            ),
+            None => {
+                format!("ottla txn abort --partition {at} --producer-id {}", self.producer.producer_id)
+            }
         }
     }
 }
