@@ -1,9 +1,10 @@
 //! Requests of transactions v1 that look late (`ottla_core`'s `txn::fence`), while it is found out whether they are.
 //!
-//! Place in the walk: beside the owner. The core has decided nothing about such a request. Who gives a request up
-//! closes its connection, and the close is right behind the request in the socket; so it is held for a moment. When
-//! the connection closes, the request was late and is dropped; else it is decided as one of a client that uses
-//! several connections at once, as kafka-go does.
+//! Place in the walk: beside the owner. The core has decided nothing about such a request. On a connection of a pool
+//! (`pools`) it is held for a moment: who gives a request up closes its connection, and the close is right behind the
+//! request in the socket. When the connection closes, the request was late and is dropped; else it is decided as one
+//! of a client that uses several connections in turn, as kafka-go does. On any other connection the owner drops it at
+//! once: its client has moved on to a newer one.
 //!
 //! Invariants: what one connection sends behind a held request of its own is held too, so that its order stays; what
 //! is held is bounded by the requests' shares of the bytes in flight. It does not know what late means.

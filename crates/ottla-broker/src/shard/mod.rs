@@ -1,13 +1,14 @@
 //! The shard's shell: everything around the pure core.
 //!
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) ->
-//! `view` (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading short, `unavailable`
+//! `view` (what readers see) and the answers. `late` holds what looks late, `pools` says of whom. `recovery` loads, `snapshots` keeps loading short, `unavailable`
 //! answers when a reload takes too long, `time` is the shard's clock.
 
 pub mod inbox;
 pub mod late;
 pub mod log_queue;
 pub mod log_thread;
+pub mod pools;
 pub mod owner;
 pub mod recovery;
 pub mod snapshots;

@@ -22,6 +22,7 @@ use super::inbox::{Inbox, Popped};
 use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::log_thread::{LogProgress, LogThread, Remains};
+use super::pools::Pools;
 use super::recovery::{Recovered, recover};
 use super::snapshots;
 use super::time::{ShardClock, SharedTime};
@@ -29,8 +30,7 @@ use super::unavailable::unavailable;
 use super::view::View;
 use super::{Request, is_transactional_v1, log_queue};
 use crate::limits::{
-    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD,
-    V1_QUEUE_AGE_MAX,
+    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,
 };
 
 /// What the owner needs to start, and to start over.
@@ -63,6 +63,7 @@ pub struct Owner {
     parked: BTreeMap<Token, (u64, Request)>,
     /// Requests that look late.
     held: HeldRequests,
+    pools: Pools,
     order: u64,
     last_loop: Duration,
 }
@@ -89,8 +90,8 @@ impl Owner {
         publish_all(&state, &view, opened.writer.durable_sequence().0);
         let log = LogThreads::start(&setup, opened, &view, state.position())?;
         let last_loop = clock.monotonic();
-        let (parked, held) = Default::default();
-        Ok(Self { setup, state, clock, view, log, parked, held, order: 0, last_loop })
+        let (parked, held, pools) = Default::default();
+        Ok(Self { setup, state, clock, view, log, parked, held, pools, order: 0, last_loop })
     }
 
     /// Runs until the inbox is closed and drained; then writes a last snapshot and ends the log's threads.
@@ -126,7 +127,8 @@ impl Owner {
     fn time_to_deadline(&mut self) -> Option<Duration> {
         let now = self.clock.now();
         let deadline = self.state.next_deadline();
-        let core = deadline.map(|deadline| Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0)));
+        let core =
+            deadline.map(|deadline| Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0)));
         let held = self.held.next().map(|until| until.saturating_sub(self.clock.monotonic()));
         let left = core.into_iter().chain(held).min()?;
         Some(left.min(OWNER_LOOK_AROUND))
@@ -165,12 +167,17 @@ impl Owner {
         }
         if let CommandBody::ConnectionClosed(connection) = request.command.body {
             self.drop_held(connection);
+            self.pools.closed(connection);
         } else if let Some(until) = self.held.holds(request.command.context.connection)
             && is_transactional_v1(&request.command)
         {
             return self.held.hold(until, request);
         }
+        let context = request.command.context.clone();
         self.step(request, now);
+        if context.connection != ConnectionId::default() {
+            self.pools.spoke(&context);
+        }
     }
 
     fn step(&mut self, request: Request, now: ShardTime) {
@@ -181,10 +188,16 @@ impl Owner {
     /// What was held for this connection was late.
     fn drop_held(&mut self, connection: ConnectionId) {
         for request in self.held.closed(connection) {
-            self.state.late_request_dropped();
-            tracing::info!(connection = connection.0, "a late request of transactions v1 was dropped");
-            drop(request);
+            self.drop_late(request, "its client has closed the connection");
         }
+    }
+
+    /// Nothing was decided about a late request, and it is not answered: its connection is closed.
+    fn drop_late(&mut self, request: Request, reason: &'static str) {
+        self.state.late_request_dropped();
+        let connection = request.command.context.connection.0;
+        tracing::info!(connection, reason, "a late request of transactions v1 was dropped");
+        request.answer(Reply::Close(reason));
     }
 
     /// What was held long enough is decided: its sender is there.
@@ -232,7 +245,10 @@ impl Owner {
     }
 
     fn let_out(&mut self, pending: Pending) {
-        if matches!(pending.reply, Reply::Late(_)) {
+        if let Reply::Late(reason) = pending.reply {
+            if !self.pools.has(pending.request.command.context.connection) {
+                return self.drop_late(pending.request, reason);
+            }
             return self.held.hold(self.clock.monotonic() + V1_LATE_HOLD, pending.request);
         }
         if pending.rests_on.0 <= self.log.progress.durable.load(Ordering::Acquire) {

@@ -6,11 +6,12 @@
 //! their acceptance: what arrives for the same pair on an older connection than the newest that spoke for it looks
 //! late. Nothing is decided then ([`Reply::Late`]).
 //!
-//! It only looks so, because a client may keep a pool of connections and take one of them for each request, as
-//! kafka-go does. But who gave a request up has closed its connection, and the close stands right behind the
-//! request in the socket. So the broker waits a moment. If the connection is closed by then, the request was late and
-//! is dropped; if not, the command comes again with [`Context::is_alive`], is let through, and the order of
-//! connections says nothing any more about this pair.
+//! It only looks so where a client keeps a pool of connections and takes one of them for each request, as kafka-go
+//! does. The broker knows such connections by their coming back, and waits a moment there: who gave a request up has
+//! closed its connection, and the close stands right behind the request in the socket. If the connection is closed by
+//! then, the request was late and is dropped; if not, the command comes again with [`Context::is_alive`], is let
+//! through, and the order of connections says nothing any more about this pair. From any other connection it is
+//! dropped at once.
 //!
 //! [`Reply::Late`]: crate::decision::Reply::Late
 //!
