@@ -49,6 +49,9 @@ pub(crate) enum Command {
     Completions(cmd::completions::Options),
     /// Measure a broker with the built-in client
     Bench(cmd::bench::Options),
+    /// Many connections, parked fetches and group members at once
+    #[command(hide = true)]
+    BenchLoad(cmd::bench_load::Options),
     /// Kill a broker, a source and workers at random and check that every record arrives exactly once
     Demo(demo::Options),
     /// One of the demonstration's processes

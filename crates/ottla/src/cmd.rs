@@ -1,6 +1,7 @@
 //! The commands, and what runs them.
 
 pub(crate) mod bench;
+pub(crate) mod bench_load;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Bench(options) => client(bench::run(options)),
+        Command::BenchLoad(options) => client(bench_load::run(options)),
         Command::Demo(options) => client(demo::run(options)),
         Command::DemoBroker(options) => demo::broker::run(&options),
         Command::DemoSource(options) => client(demo::source::run(options)),

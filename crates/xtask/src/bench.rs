@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// Fewer messages: to see that it works, not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Only these parts: endpoint, kgo, disk
-    #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,disk")]
+    /// Only these parts: endpoint, kgo, load, disk
+    #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,load,disk")]
     parts: Vec<String>,
     /// Only these brokers: ottla, kafka, kafka-flush
     #[arg(long, value_delimiter = ',', default_value = "ottla,kafka,kafka-flush")]
@@ -86,6 +86,10 @@ fn measure(workspace: &Workspace, name: &str, options: &Options) -> Result<Figur
         let mut command = match part.as_str() {
             "endpoint" => Command::new(workspace.path("compat/bench-endpoint")),
             "kgo" => Command::new(workspace.path("compat/bench-kgo")),
+            "load" => {
+                load(workspace, &broker, options.quick, &mut figures)?;
+                continue;
+            }
             _ => continue,
         };
         command.arg(&broker.bootstrap);
@@ -97,6 +101,29 @@ fn measure(workspace: &Workspace, name: &str, options: &Options) -> Result<Figur
     figures.insert("memory after the run, MiB".into(), mebibytes(broker.resident_bytes()?));
     figures.insert("broker's processor time, s".into(), broker.cpu_seconds()?);
     Ok(figures)
+}
+
+/// Many connections, parked fetches and group members, from our own generator: other people's clients would need a
+/// machine of their own for so many.
+fn load(workspace: &Workspace, broker: &Broker, quick: bool, figures: &mut Figures) -> Result<()> {
+    let binary = workspace.release_binary("ottla", "ottla")?;
+    let many = if quick { "500" } else { "10000" };
+    let (groups, large) = if quick { ("20", "50") } else { ("1000", "500") };
+    let scenarios: [(&str, &[&str]); 6] = [
+        ("idle connections", &["idle", "--count", many]),
+        ("parked fetches", &["fetches", "--count", many]),
+        ("classic groups", &["classic", "--groups", groups, "--members", "3"]),
+        ("KIP-848 groups", &["consumer", "--groups", groups, "--members", "3"]),
+        ("large classic group", &["classic", "--groups", "1", "--members", large]),
+        ("large KIP-848 group", &["consumer", "--groups", "1", "--members", large]),
+    ];
+    let pid = broker.pid().to_string();
+    for (name, arguments) in scenarios {
+        let mut command = Command::new(&binary);
+        command.args(["bench-load", "--bootstrap", &broker.bootstrap, "--pid", &pid]).args(arguments);
+        flatten(&format!("load: {name}"), &object(&mut command)?, figures);
+    }
+    Ok(())
 }
 
 /// What this disk allows: appends of several sizes, each followed by fdatasync.

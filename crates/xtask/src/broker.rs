@@ -89,6 +89,11 @@ impl Broker {
         format!("{environment}'{script}' kill {name} && '{script}' start {name} {port}")
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Resident memory in bytes (of the process that was started first).
     pub(crate) fn resident_bytes(&self) -> Result<u64> {
         let text =
