@@ -1,11 +1,13 @@
 //! Wiring: from a folder and a configuration to a running broker, and back down in order.
 //!
 //! Start: lock and recover the folder, start owner and log threads, write the first records of a new folder, and
-//! only then listen: no client ever sees an empty Metadata. Stop: listener and connections, then the owner (which
-//! drains what is queued), then the log.
+//! only then listen: no client ever sees an empty Metadata. Stop: the listener, then reading; then the owner
+//! decides what was read and the log syncs it, which releases the answers; a last snapshot; connections close
+//! once their answers have left.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ottla_core::command::CommandBody;
 use ottla_env::clock::{Clock, OsClock};
@@ -14,13 +16,20 @@ use ottla_env::disk::{Disk, LockError};
 use ottla_env::net;
 use ottla_env::rng::{OsRng, Rng};
 use ottla_env::spawn::{self, TaskHandle, ThreadHandle};
+use ottla_env::time;
 use ottla_protocol::types::Uuid;
 use ottla_storage::OpenError;
 use tokio::sync::watch;
 
 use crate::config::{Config, Durability};
-use crate::limits::{LOCK_RETRY, LOCK_WAIT, SHUTDOWN_WAIT};
+use crate::limits::{FILES_RESERVED, LOCK_RETRY, LOCK_WAIT};
+use crate::metrics::disk::MeteredDisk;
+use crate::metrics::health::Status;
+use crate::metrics::http::HttpServer;
+use crate::metrics::scrape::Scraper;
+use crate::metrics::{Metrics, nanos};
 use crate::net::accept;
+use crate::shard::desk::SurveyDesk;
 use crate::shard::inbox::Inbox;
 use crate::shard::owner::{Owner, OwnerSetup, StartError};
 use crate::shard::recovery::{RecoverError, Recovered, recover};
@@ -39,6 +48,8 @@ pub enum BrokerError {
     Recover { dir: String, error: Box<RecoverError> },
     #[error(transparent)]
     Threads(#[from] StartError),
+    #[error("http.listen: cannot listen on {address}: {error}")]
+    Http { address: String, error: std::io::Error },
     #[error("cannot listen on {address}: {error}")]
     Listen { address: String, error: std::io::Error },
     #[error("advertised.listener {0:?} is not host:port")]
@@ -53,10 +64,13 @@ pub enum BrokerError {
 pub struct Broker {
     address: SocketAddr,
     stop: watch::Sender<bool>,
+    shared: Arc<Shared>,
     listener: TaskHandle<()>,
+    settings: TaskHandle<()>,
     wakeups: TaskHandle<()>,
     inbox: Arc<Inbox<Request>>,
     owner: ThreadHandle<()>,
+    http: Option<HttpServer>,
 }
 
 impl Broker {
@@ -76,7 +90,13 @@ impl Broker {
         let mut random = OsRng;
         config.core.hash_seed = random.next_u64();
         let (inbox, time) = (Arc::new(Inbox::default()), SharedTime::default());
+        let metrics = Arc::new(Metrics::new(clock.monotonic()));
+        let disk: Arc<dyn Disk> = Arc::new(MeteredDisk::new(disk, clock.clone(), metrics.disk.clone()));
+        let desk = Arc::new(SurveyDesk::new(inbox.clone()));
         let machine = (clock.clone(), disk.clone(), time.clone());
+        let (stop, stopping) = watch::channel(false);
+        let scraper = Arc::new(Scraper::new(metrics.clone(), clock.clone()));
+        let http = serve_http(&config, &scraper, stopping.clone()).await?;
         let setup = OwnerSetup {
             disk,
             log: log_options(&config),
@@ -85,8 +105,12 @@ impl Broker {
             time: time.clone(),
             inbox: inbox.clone(),
             snapshot_bytes: config.snapshot_log_bytes,
+            metrics: metrics.clone(),
+            desk: desk.clone(),
         };
+        let began = clock.monotonic();
         let recovered = load(&setup).await;
+        metrics.log.recovery_nanos.set(nanos(clock.monotonic().saturating_sub(began)));
         let recovered = recovered
             .map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
         let is_new = !recovered.state.is_bootstrapped();
@@ -102,12 +126,26 @@ impl Broker {
         let socket = net::bind(&config.listen).await.map_err(listen)?;
         let address = socket.local_addr().map_err(listen)?;
         let advertised = advertised(&config, address)?;
-        let (stop, stopping) = watch::channel(false);
         let seed = random.next_u64();
-        let shared = Arc::new(Shared::new(config, advertised, shard, view.clone(), machine, seed, stopping));
+        let sockets_max = sockets_max(&config);
+        let shared = Shared::new(
+            config,
+            advertised,
+            shard,
+            view.clone(),
+            machine,
+            seed,
+            sockets_max,
+            (metrics.clone(), desk),
+            stopping,
+        );
+        let shared = Arc::new(shared);
+        scraper.attach(shared.clone());
+        metrics.health.set(Status::Ready, clock.monotonic());
         let wakeups = spawn::task("wakeups", async move { view.run_wakeups().await });
-        let listener = spawn::task("listener", accept::run(socket, shared));
-        Ok(Self { address, stop, listener, wakeups, inbox, owner })
+        let settings = spawn::task("settings", follow_settings(shared.clone()));
+        let listener = spawn::task("listener", accept::run(socket, shared.clone()));
+        Ok(Self { address, stop, shared, listener, settings, wakeups, inbox, owner, http })
     }
 
     /// Where it listens.
@@ -115,19 +153,71 @@ impl Broker {
         self.address
     }
 
-    /// Stops in order; everything acknowledged is on disk before, so this only makes the next start quicker.
+    /// Where /metrics and /health are, if `http.listen` is set.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::local_addr)
+    }
+
+    /// Stops in order, in about `shutdown.timeout.ms` at the most: requests that were read are answered, parked
+    /// fetches with what there is, waiting group members with NOT_COORDINATOR; a snapshot makes the next start
+    /// quick. Everything acknowledged was on disk before, so nothing is lost if this is cut short.
     pub async fn shutdown(self) {
-        self.stop.send_replace(true);
-        if ottla_env::time::timeout(SHUTDOWN_WAIT, self.listener).await.is_err() {
-            tracing::warn!("connections did not end in time");
+        let Self { stop, shared, mut listener, settings, wakeups, inbox, owner, .. } = self;
+        let deadline = time::now() + Duration::from_millis(shared.config.shutdown_timeout_ms);
+        shared.metrics.health.set(Status::Stopping, shared.clock.monotonic());
+        stop.send_replace(true);
+        if time::timeout_at(deadline, shared.readers.gone()).await.is_err() {
+            tracing::warn!("connections did not stop reading in time");
         }
-        self.wakeups.abort();
-        self.inbox.close();
-        let joined = spawn::blocking("join", move || self.owner.join().is_ok()).await;
-        if !joined.unwrap_or(false) {
+        inbox.close();
+        let joined = spawn::blocking("join", move || owner.join().is_ok());
+        if time::timeout_at(deadline, &mut listener).await.is_err() {
+            tracing::warn!("not every answer left in time; the connections are cut");
+            listener.abort();
+        }
+        settings.abort();
+        wakeups.abort();
+        if !joined.await.unwrap_or(false) {
             tracing::error!("the shard's thread panicked");
         }
     }
+}
+
+/// Binds the listener of metrics and health, if there is to be one.
+async fn serve_http(
+    config: &Config,
+    scraper: &Arc<Scraper>,
+    stopping: watch::Receiver<bool>,
+) -> Result<Option<HttpServer>, BrokerError> {
+    if config.http_listen.is_empty() {
+        return Ok(None);
+    }
+    let started = HttpServer::start(&config.http_listen, scraper.clone(), stopping).await;
+    started.map(Some).map_err(|error| BrokerError::Http { address: config.http_listen.clone(), error })
+}
+
+/// Puts settings in force that change while the broker runs.
+async fn follow_settings(shared: Arc<Shared>) {
+    loop {
+        shared.view.settings_changed(&shared.quotas.followed()).await;
+        shared.quotas.follow(&shared.view.image().config);
+    }
+}
+
+/// How many sockets the process may open; says so if that is less than the settings want.
+fn sockets_max(config: &Config) -> usize {
+    let files = usize::try_from(ottla_env::process::open_files_max()).unwrap_or(usize::MAX);
+    let most = files.saturating_sub(FILES_RESERVED).max(1);
+    let wanted = usize::try_from(config.core.max_connections).unwrap_or(0);
+    if most < wanted {
+        tracing::warn!(
+            max_connections = wanted,
+            open_files = files,
+            used = most,
+            "the system's limit of open files (ulimit -n) is too low for max.connections"
+        );
+    }
+    most
 }
 
 /// Recovers the folder. A process that was just killed may still hold its lock while it is torn down, so a held

@@ -6,18 +6,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ottla_core::command::CommandBody;
+use ottla_core::command::{Command, CommandBody, Context};
 use ottla_core::decision::Reply;
 use ottla_protocol::api::ApiKey;
 use ottla_protocol::codec::{DecodeError, Message, Reader, Request, Writer};
 use ottla_protocol::header::{RequestHeader, ResponseHeader};
 use ottla_protocol::messages as m;
-use ottla_protocol::types::Text;
-use tokio::sync::OwnedSemaphorePermit;
+use ottla_protocol::types::{Text, Uuid};
 
 use crate::handlers;
 use crate::net::connection::{Answer, Later, Outgoing, Peer};
+use crate::net::frames::Share;
 use crate::shard::Origin;
+use crate::shard::unavailable::unavailable;
 use crate::shared::Shared;
 
 /// The APIs that work here; their versions are those of the API table.
@@ -95,11 +96,34 @@ pub struct Incoming {
     /// Bytes of the whole request.
     pub bytes: usize,
     /// Its share of the bytes in flight.
-    pub permit: OwnedSemaphorePermit,
+    pub permit: Share,
+}
+
+/// Whether a request may be taken up while answers to earlier ones on its connection are outstanding: those that
+/// clients send one behind the other, and whose answers are not much larger than they are.
+pub fn may_follow(frame: &Bytes) -> bool {
+    let Some(key) = frame.first_chunk::<2>().map(|key| i16::from_be_bytes(*key)) else { return true };
+    matches!(
+        ApiKey::from_code(key),
+        Some(
+            ApiKey::Produce
+                | ApiKey::Fetch
+                | ApiKey::ListOffsets
+                | ApiKey::OffsetCommit
+                | ApiKey::Heartbeat
+                | ApiKey::LeaveGroup
+                | ApiKey::InitProducerId
+                | ApiKey::OffsetForLeaderEpoch
+                | ApiKey::AddPartitionsToTxn
+                | ApiKey::AddOffsetsToTxn
+                | ApiKey::EndTxn
+                | ApiKey::TxnOffsetCommit
+        )
+    )
 }
 
 /// Decodes the header and hands the request to its handler.
-pub fn dispatch(shared: &Arc<Shared>, peer: &Peer, frame: Bytes, permit: OwnedSemaphorePermit) -> Outcome {
+pub fn dispatch(shared: &Arc<Shared>, peer: &Peer, frame: Bytes, permit: Share) -> Outcome {
     let bytes = frame.len();
     let mut reader = Reader::new(frame);
     let header = match RequestHeader::decode(&mut reader) {
@@ -135,6 +159,11 @@ fn route(
             forward(shared, peer, incoming, C::$variant(m::$request::decode(reader, version)?))
         };
     }
+    macro_rules! park {
+        ($variant:ident, $request:ident) => {
+            park(shared, peer, incoming, C::$variant(m::$request::decode(reader, version)?))
+        };
+    }
     Ok(match incoming.api {
         ApiKey::Produce => handlers::produce::handle(shared, peer, incoming, reader)?,
         ApiKey::Fetch => handlers::fetch::handle(shared, peer, incoming, reader)?,
@@ -162,8 +191,8 @@ fn route(
         ApiKey::DescribeQuorum => handlers::describe_quorum::handle(shared, incoming, reader)?,
         ApiKey::OffsetCommit => forward!(OffsetCommit, OffsetCommitRequest),
         ApiKey::OffsetFetch => forward!(OffsetFetch, OffsetFetchRequest),
-        ApiKey::JoinGroup => forward!(JoinGroup, JoinGroupRequest),
-        ApiKey::SyncGroup => forward!(SyncGroup, SyncGroupRequest),
+        ApiKey::JoinGroup => park!(JoinGroup, JoinGroupRequest),
+        ApiKey::SyncGroup => park!(SyncGroup, SyncGroupRequest),
         ApiKey::Heartbeat => forward!(Heartbeat, HeartbeatRequest),
         ApiKey::LeaveGroup => forward!(LeaveGroup, LeaveGroupRequest),
         ApiKey::DescribeGroups => forward!(DescribeGroups, DescribeGroupsRequest),
@@ -196,11 +225,30 @@ fn route(
 pub fn forward(shared: &Shared, peer: &Peer, incoming: Incoming, body: CommandBody) -> Outcome {
     let Incoming { api, version, correlation_id, client_id, bytes, permit } = incoming;
     let origin = Origin { connection: peer.id, client_id, client_host: peer.host.clone(), version };
-    let Ok(answer) = shared.shard.submit(&origin, body, bytes, Some(permit)) else {
+    let share = Some(permit);
+    let Ok(answer) = shared.shard.submit(&origin, body, bytes, share.clone()) else {
         return Outcome::Close("the broker is shutting down".to_owned());
     };
-    let later = async move { encode_reply(answer.await.ok()?, api, version, correlation_id) };
+    let later = async move {
+        let outgoing = encode_reply(answer.await.ok()?, api, version, correlation_id)?;
+        Some(Outgoing { share, ..outgoing })
+    };
     Outcome::Answer(Answer::Later(Box::pin(later) as Later))
+}
+
+/// Hands on a request that may wait for other clients, and must not hold up everybody's meanwhile.
+fn park(shared: &Shared, peer: &Peer, mut incoming: Incoming, body: CommandBody) -> Outcome {
+    if let Some(share) = shared.request_budget.park(incoming.bytes) {
+        incoming.permit = share;
+        return forward(shared, peer, incoming, body);
+    }
+    let Incoming { api, version, correlation_id, .. } = incoming;
+    let context = Context { version, ..Context::default() };
+    let reply = unavailable(&Command { context, body }, false);
+    match encode_reply(reply, api, version, correlation_id) {
+        Some(outgoing) => Outcome::Answer(Answer::Now(outgoing)),
+        None => Outcome::Close("too many requests wait".to_owned()),
+    }
 }
 
 /// An answer that is known at once.
@@ -216,12 +264,24 @@ pub fn encode<M: Message>(response: &M, api: ApiKey, version: i16, correlation_i
     let mut writer = Writer::new();
     ResponseHeader::new(correlation_id).encode(&mut writer, api, version);
     match response.encode(&mut writer, version) {
-        Ok(()) => Some(Outgoing { chunks: writer.finish(), held: None }),
+        Ok(()) => {
+            let errors = writer.error_tally();
+            Some(Outgoing { chunks: writer.finish(), errors, ..Outgoing::default() })
+        }
         Err(error) => {
             tracing::error!(api = M::NAME, version, %error, "an answer does not fit its version; this is a bug");
             None
         }
     }
+}
+
+/// The topics with refused partitions, and their number.
+fn refused(response: &m::ProduceResponse) -> Vec<(Text, Uuid, u64)> {
+    let topics = response.responses.iter().map(|topic| {
+        let refused = topic.partition_responses.iter().filter(|partition| partition.error_code != 0);
+        (topic.name.clone(), topic.topic_id, refused.count() as u64)
+    });
+    topics.filter(|(_, _, refused)| *refused > 0).collect()
 }
 
 /// The shard's reply on the wire; empty when nothing is sent, none when the connection is to be closed.
@@ -232,7 +292,11 @@ fn encode_reply(reply: Reply, api: ApiKey, version: i16, correlation_id: i32) ->
         };
     }
     match reply {
-        Reply::Produce(response) => send!(response),
+        Reply::Produce(response) => {
+            let outgoing = send!(response)?;
+            let refused_topics = if outgoing.errors.is_empty() { Vec::new() } else { refused(&response) };
+            Some(Outgoing { refused_topics, ..outgoing })
+        }
         Reply::InitProducerId(response) => send!(response),
         Reply::AddPartitionsToTxn(response) => send!(response),
         Reply::AddOffsetsToTxn(response) => send!(response),

@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod doctor;
 pub mod handlers;
 pub mod limits;
+pub mod metrics;
 pub mod net;
 pub mod shard;
 pub mod shared;

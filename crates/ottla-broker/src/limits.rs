@@ -10,8 +10,24 @@ pub const REQUEST_BYTES_MAX: usize = 100 << 20;
 pub const REQUESTS_IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 /// Answers that one connection may have outstanding; the next request is read when one has left.
 pub const ANSWERS_PER_CONNECTION_MAX: usize = 128;
+/// Bytes of requests that one connection may have outstanding; one larger request may be, alone.
+pub const REQUEST_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
+/// How long a request may take to arrive once its length has: so long, and a second more for each MiB.
+pub const FRAME_TIME: Duration = Duration::from_secs(60);
+/// While others wait for room for their requests, one that is arriving must bring 1 MiB, or its rest, in this time.
+pub const FRAME_WINDOW: Duration = Duration::from_secs(10);
+/// How long an answer may take to be taken by its client: so long, and a second more for each `ANSWER_RATE_MIN`.
+pub const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Bytes a second that a client has to take of a long answer.
+pub const ANSWER_RATE_MIN: usize = 64 << 10;
 /// Connections in all (`max.connections`).
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// Open files that the process may have and that are not for connections.
+pub const FILES_RESERVED: usize = 256;
+/// A line of the log about strangers (refused, malformed) is written once in this time, with a count.
+pub const STRANGERS_LOG_EVERY: Duration = Duration::from_secs(10);
+/// How long a stopping broker waits for a client to close its side, so that the last answers are not lost.
+pub const LINGER_TIME: Duration = Duration::from_secs(1);
 /// Bytes of a connection's turn at the shard's inbox (deficit round robin).
 pub const INBOX_QUANTUM_BYTES: usize = 64 << 10;
 /// Commands the owner takes from the inbox before it looks at the clock again.
@@ -24,6 +40,10 @@ pub const FRAME_BYTES: usize = 1 << 20;
 pub const FETCH_BYTES_MAX: usize = 55 << 20;
 /// Bytes of fetched data that may be between disk and socket at once.
 pub const FETCH_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+/// A Fetch may ask for this share of what is left of those bytes, but always for `FETCH_BYTES_LEAST`.
+pub const FETCH_IN_FLIGHT_SHARE: usize = 8;
+/// Bytes a Fetch may ask for however little is left.
+pub const FETCH_BYTES_LEAST: usize = 1 << 20;
 /// Longest a Fetch may be parked.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(300);
 /// Incremental fetch sessions kept (`max.incremental.fetch.session.cache.slots`).
@@ -50,7 +70,7 @@ pub const CLIENT_NAMES_MAX: usize = 10_000;
 pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 /// A snapshot is written when the log has grown by this, or by twice the last snapshot if that is more.
 pub const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
-/// How long an orderly shutdown waits for answers to leave.
+/// How long an orderly shutdown waits for answers to leave (`shutdown.timeout.ms`).
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 /// Bytes a Produce request may decompress to in all, as a multiple of `message.max.bytes` per batch.
 pub const DECOMPRESSED_FACTOR: usize = 100;
@@ -64,3 +84,25 @@ pub const LOCK_RETRY: Duration = Duration::from_millis(50);
 pub const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
 /// Partitions that one admin request may name whose answer is larger than itself.
 pub const ADMIN_PARTITIONS_MAX: usize = 100_000;
+/// Topics with metrics of their own; the others are counted together.
+pub const METRICS_TOPICS_MAX: usize = 500;
+/// Committed offsets whose lag is among the metrics; two series each.
+pub const METRICS_LAGS_MAX: usize = 5000;
+/// Bytes of a group's id in a label; the lag of groups with longer ids is left out.
+pub const METRICS_LABEL_BYTES_MAX: usize = 256;
+/// Partitions with a last stable offset lag of their own.
+pub const METRICS_PARTITIONS_MAX: usize = 1000;
+/// How long a scrape waits for the owner to look at its state.
+pub const METRICS_SURVEY_TIME: Duration = Duration::from_secs(2);
+/// How often the files of the log are measured for the metrics, at the most.
+pub const METRICS_DISK_INTERVAL: Duration = Duration::from_secs(30);
+/// Connections to the http listener at once; further ones are closed.
+pub const HTTP_CONNECTIONS_MAX: usize = 32;
+/// Bytes of the head of a request to it.
+pub const HTTP_HEAD_BYTES_MAX: usize = 8 << 10;
+/// Lines of it.
+pub const HTTP_HEADERS_MAX: usize = 64;
+/// How long the head may take to arrive.
+pub const HTTP_HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long the answer may take to leave.
+pub const HTTP_WRITE_TIME: Duration = Duration::from_secs(10);

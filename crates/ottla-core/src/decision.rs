@@ -7,6 +7,7 @@ use ottla_protocol::messages as m;
 use ottla_protocol::types::TopicIdPartition;
 
 use crate::command::Token;
+use crate::event::Event;
 
 /// Number of a decision that put entries into the log; grows by one per such decision, never reused.
 /// Kept in every frame header, so that it survives a reload. Opaque to everyone but the shard.
@@ -28,6 +29,8 @@ pub struct Decision {
     pub touched: Vec<TopicIdPartition>,
     /// Topics, configs or features changed: publish a new image.
     pub image_changed: bool,
+    /// What people may want to know of it.
+    pub events: Vec<Event>,
 }
 
 /// One answer and what it rests on.

@@ -36,6 +36,7 @@ mod fetch;
 mod offsets;
 mod protocol;
 mod record;
+mod survey;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -16,11 +16,13 @@ pub mod cluster;
 pub mod command;
 pub mod config;
 pub mod decision;
+pub mod event;
 pub(crate) mod group;
 pub(crate) mod paged;
 pub mod partition;
 pub(crate) mod produce;
 pub mod shard;
+pub mod survey;
 #[cfg(test)]
 mod testing;
 pub(crate) mod txn;

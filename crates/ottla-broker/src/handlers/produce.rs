@@ -34,6 +34,8 @@ pub fn handle(
             true => image.topic_by_id(data.topic_id),
             false => image.topic_by_name(&data.name),
         };
+        let counted = shared.metrics.topics.of(topic.map_or(Uuid::ZERO, |topic| topic.id));
+        counted.read.produce_requests.add(data.partition_data.len() as u64);
         let rules = topic.map(|topic| rules(topic, incoming.version, now_ms)).unwrap_or_default();
         check_topic(data, topic.map(|topic| topic.id), &rules)
     });

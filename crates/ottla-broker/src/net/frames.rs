@@ -1,11 +1,13 @@
 //! Frames on a socket: a length of 4 bytes, then the request or answer.
 //!
 //! A frame's buffer grows as its bytes arrive, whatever its length claims, and only within the bytes that all
-//! requests together may occupy. Large frames have a budget of their own, so that who claims much and sends
-//! little holds up nobody but others of that kind.
+//! requests together may occupy. Large frames have a budget of their own, and so have requests that may wait
+//! long for their answer: none of these can hold up the others. Room is given in the order it was asked for.
+//! Whoever holds room and brings nothing is cut, soon if others wait.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -14,31 +16,83 @@ use ottla_env::time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::{ANSWER_RATE_MIN, ANSWER_TIME, FRAME_TIME, FRAME_WINDOW};
+
 /// Bytes that are asked for at a time while a large frame arrives.
 const STEP_BYTES: usize = 1 << 20;
-/// How long the rest of a frame may take once its length has come.
-const FRAME_TIME: Duration = Duration::from_secs(60);
+
+/// A request's share of the bytes in flight, held by its bytes and by its answer.
+pub type Share = Arc<OwnedSemaphorePermit>;
 
 /// Bytes of requests that may be in the broker, read or being read.
 pub struct RequestBudget {
+    capacity: usize,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    parked: Arc<Semaphore>,
+    waiting: AtomicUsize,
 }
 
 impl RequestBudget {
     /// Half of the bytes for frames of at most 1 MiB, half for larger ones; each half holds at least one frame.
+    /// A quarter more for requests that wait for something to happen.
     pub fn new(bytes: usize, frame_bytes_max: usize) -> Self {
         let half = (bytes / 2).max(STEP_BYTES);
+        let large = half.max(frame_bytes_max);
         Self {
+            capacity: half + large + half / 2,
             small: Arc::new(Semaphore::new(half)),
-            large: Arc::new(Semaphore::new(half.max(frame_bytes_max))),
+            large: Arc::new(Semaphore::new(large)),
+            parked: Arc::new(Semaphore::new(half / 2)),
+            waiting: AtomicUsize::new(0),
         }
     }
 
-    async fn acquire(&self, length: usize) -> OwnedSemaphorePermit {
+    /// Room for a request that is parked, for as long as it is; none when too much is parked.
+    pub fn park(&self, bytes: usize) -> Option<Share> {
+        let permits = u32::try_from(bytes).ok()?;
+        self.parked.clone().try_acquire_many_owned(permits).ok().map(Arc::new)
+    }
+
+    /// Bytes that are taken now.
+    pub fn in_use(&self) -> usize {
+        let left = [&self.small, &self.large, &self.parked].map(|budget| budget.available_permits());
+        self.capacity.saturating_sub(left.iter().sum())
+    }
+
+    /// Bytes that may be taken.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    async fn acquire(&self, length: usize) -> Share {
         let budget = if length <= STEP_BYTES { &self.small } else { &self.large };
         let permits = u32::try_from(length).expect("the bound of a frame fits in 32 bits");
-        budget.clone().acquire_many_owned(permits).await.expect("the budget is never closed")
+        if let Ok(permit) = budget.clone().try_acquire_many_owned(permits) {
+            return Arc::new(permit);
+        }
+        let _waits = Waits::new(&self.waiting);
+        Arc::new(budget.clone().acquire_many_owned(permits).await.expect("the budget is never closed"))
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Counted while it lives, also when the wait is given up.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -52,7 +106,7 @@ pub enum FrameError {
     Idle(Duration),
     #[error("frame length {claimed} is not in 1..={max} bytes (socket.request.max.bytes)")]
     Length { claimed: i32, max: usize },
-    #[error("a frame of {length} bytes did not arrive within {FRAME_TIME:?}")]
+    #[error("a frame of {length} bytes did not arrive in time")]
     Slow { length: usize },
     #[error("the connection ended inside a frame")]
     Cut,
@@ -60,63 +114,104 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Reads the next frame, without its length. Waits up to `idle` for its beginning.
-pub async fn read_frame(
+/// Reads the beginning of the next frame into `head`, waiting up to `idle`; none when nothing came.
+pub async fn read_start(
     socket: &mut OwnedReadHalf,
-    bytes_max: usize,
+    head: &mut [u8; 4],
     idle: Duration,
-    budget: &RequestBudget,
-) -> Result<(Bytes, OwnedSemaphorePermit), FrameError> {
-    let mut head = [0; 4];
-    let first = time::timeout(idle, socket.read(&mut head)).await.map_err(|_| FrameError::Idle(idle))?;
-    let have = match first {
-        Ok(0) => return Err(FrameError::Closed),
-        Ok(n) => n,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(FrameError::Closed),
-        Err(error) => return Err(error.into()),
-    };
-    let rest = head.get_mut(have..).expect("a read fills no more than the buffer");
-    let timed = time::timeout(FRAME_TIME, socket.read_exact(rest)).await;
-    timed.map_err(|_| FrameError::Slow { length: 4 })?.map_err(cut)?;
-    let claimed = i32::from_be_bytes(head);
-    let length = usize::try_from(claimed).ok().filter(|length| (1..=bytes_max).contains(length));
-    let length = length.ok_or(FrameError::Length { claimed, max: bytes_max })?;
-    let permit = budget.acquire(length).await;
-    let body = time::timeout(FRAME_TIME, read_body(socket, length)).await;
-    let body = body.map_err(|_| FrameError::Slow { length })??;
-    Ok((body, permit))
+) -> Result<Option<usize>, FrameError> {
+    match time::timeout(idle, socket.read(head)).await {
+        Err(_) => Ok(None),
+        Ok(Ok(0)) => Err(FrameError::Closed),
+        Ok(Ok(have)) => Ok(Some(have)),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => Err(FrameError::Closed),
+        Ok(Err(error)) => Err(error.into()),
+    }
 }
 
-async fn read_body(socket: &mut OwnedReadHalf, length: usize) -> Result<Bytes, FrameError> {
+/// Reads the rest of a frame's length, of which `have` bytes are there.
+pub async fn read_length(
+    socket: &mut OwnedReadHalf,
+    mut head: [u8; 4],
+    have: usize,
+    bytes_max: usize,
+) -> Result<usize, FrameError> {
+    let rest = head.get_mut(have..).expect("a read fills no more than the buffer");
+    if !rest.is_empty() {
+        let timed = time::timeout(FRAME_TIME, socket.read_exact(rest)).await;
+        timed.map_err(|_| FrameError::Slow { length: 4 })?.map_err(cut)?;
+    }
+    let claimed = i32::from_be_bytes(head);
+    let length = usize::try_from(claimed).ok().filter(|length| (1..=bytes_max).contains(length));
+    length.ok_or(FrameError::Length { claimed, max: bytes_max })
+}
+
+/// Reads a frame of this length, once there is room for it.
+pub async fn read_frame(
+    socket: &mut OwnedReadHalf,
+    length: usize,
+    budget: &RequestBudget,
+) -> Result<(Bytes, Share), FrameError> {
+    let share = budget.acquire(length).await;
+    let deadline = time::now() + FRAME_TIME + Duration::from_secs((length / STEP_BYTES) as u64);
     let mut body = BytesMut::with_capacity(length.min(STEP_BYTES));
     while body.len() < length {
+        let before = body.len();
+        let window = (time::now() + FRAME_WINDOW).min(deadline);
+        let filled = time::timeout_at(window, fill(socket, &mut body, length, STEP_BYTES)).await;
+        match filled {
+            Ok(filled) => filled?,
+            Err(_) => {
+                let is_slow = body.len() - before < STEP_BYTES && budget.is_wanted();
+                if is_slow || time::now() >= deadline {
+                    return Err(FrameError::Slow { length });
+                }
+            }
+        }
+    }
+    Ok((body.freeze(), share))
+}
+
+/// Appends at least `least` bytes of the frame, or its rest. What was read stays when this is given up.
+async fn fill(
+    socket: &mut OwnedReadHalf,
+    body: &mut BytesMut,
+    length: usize,
+    least: usize,
+) -> Result<(), FrameError> {
+    let goal = length.min(body.len() + least);
+    while body.len() < goal {
         if body.len() == body.capacity() {
             body.reserve((length - body.len()).min(body.len()));
         }
         let room = (body.capacity() - body.len()).min(length - body.len());
-        let mut limited = bytes::BufMut::limit(&mut body, room);
+        let mut limited = bytes::BufMut::limit(&mut *body, room);
         if socket.read_buf(&mut limited).await? == 0 {
             return Err(FrameError::Cut);
         }
     }
-    Ok(body.freeze())
+    Ok(())
 }
 
 fn cut(error: io::Error) -> FrameError {
     if error.kind() == io::ErrorKind::UnexpectedEof { FrameError::Cut } else { error.into() }
 }
 
-/// Writes one answer: its length, then its chunks, without copying them.
+/// Writes one answer: its length, then its chunks, without copying them. `TimedOut` when the client does not take
+/// it fast enough.
 pub async fn write_frame(socket: &mut OwnedWriteHalf, chunks: Vec<Bytes>) -> io::Result<()> {
     let length: usize = chunks.iter().map(Bytes::len).sum();
     let head = u32::try_from(length).map_err(|_| io::Error::other("an answer above 4 GiB"))?.to_be_bytes();
     let mut all: std::collections::VecDeque<Bytes> = chunks.into();
     all.push_front(Bytes::copy_from_slice(&head));
+    let deadline = time::now() + ANSWER_TIME + Duration::from_secs((length / ANSWER_RATE_MIN) as u64);
     while !all.is_empty() {
         let written = {
             let slices: Vec<io::IoSlice<'_>> =
                 all.iter().take(64).map(|chunk| io::IoSlice::new(chunk)).collect();
-            socket.write_vectored(&slices).await?
+            time::timeout_at(deadline, socket.write_vectored(&slices)).await.map_err(|_| {
+                io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answers")
+            })??
         };
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());

@@ -144,6 +144,16 @@ impl<T> Inbox<T> {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Items that are queued.
+    pub fn len(&self) -> usize {
+        self.lock().queues.values().map(|queue| queue.items.len()).sum()
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.lock().ring.is_empty()
+    }
+
     /// Makes a waiting pop return.
     pub fn nudge(&self) {
         self.lock().nudged = true;

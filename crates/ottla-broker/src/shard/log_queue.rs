@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use ottla_core::cluster::Image;
 use ottla_core::decision::{Bounds, Position, Reply, ShardTime};
@@ -41,6 +42,8 @@ pub struct Pending {
     pub reply: Reply,
     /// What it rests on.
     pub rests_on: Position,
+    /// When it was decided, by the monotonic clock.
+    pub decided: Duration,
 }
 
 /// What the owner hands to the log thread.

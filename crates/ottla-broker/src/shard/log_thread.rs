@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::time::Duration;
 
 use ottla_core::cluster::Image;
 use ottla_core::decision::{Bounds, Position, ShardTime};
 use ottla_core::shard::Snapshot;
-use ottla_protocol::entry::Entry;
+use ottla_env::clock::Clock;
+use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::types::TopicIdPartition;
 use ottla_storage::{LogWriter, SnapshotInfo};
 
@@ -20,6 +22,8 @@ use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::snapshots::SnapshotJob;
 use super::view::View;
 use crate::limits::FRAME_BYTES;
+use crate::metrics::Metrics;
+use crate::metrics::health::Status;
 
 /// What the log thread and the owner both look at.
 #[derive(Default)]
@@ -50,6 +54,10 @@ pub struct LogThread {
     pub epoch: i32,
     /// Time of the last frame.
     pub last_time: ShardTime,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Measures syncs.
+    pub clock: Arc<dyn Clock>,
     /// Called when the log has died, so that the owner looks.
     pub on_failure: Box<dyn Fn() + Send>,
 }
@@ -111,6 +119,11 @@ impl LogThread {
                 && let Err(error) = self.write(draft)
             {
                 tracing::error!(%error, "log write failed; the shard is rebuilt from what is durable");
+                self.metrics.log.failures.add(1);
+                self.metrics.health.set(
+                    Status::Recovering { reason: format!("a log write failed: {error}") },
+                    self.clock.monotonic(),
+                );
                 self.queue.fail();
                 (self.on_failure)();
                 let durable_end = Some(self.writer.durable_end());
@@ -136,7 +149,9 @@ impl LogThread {
     }
 
     fn write(&mut self, draft: Draft) -> Result<(), ottla_storage::AppendError> {
+        let began = self.clock.monotonic();
         let sequence = self.writer.append(draft.time.0, draft.position.0, &draft.entries)?;
+        self.count(&draft.entries, self.clock.monotonic().saturating_sub(began));
         self.last_time = draft.time;
         self.view.publish(sequence.0, draft.bounds.into_iter().collect(), draft.image);
         self.progress.durable.store(draft.position.0, Ordering::Release);
@@ -147,10 +162,27 @@ impl LogThread {
         Ok(())
     }
 
+    /// What has become durable: a few additions for each batch, on cells that nobody else writes.
+    fn count(&self, entries: &[Entry], took: Duration) {
+        let log = &self.metrics.log;
+        log.frames.add(1);
+        log.frame_batches.observe(entries.len() as u64);
+        log.flush_time.observe_time(took);
+        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Batch) {
+            let cells = self.metrics.topics.of(entry.partition.topic_id);
+            cells.bytes_in.add(entry.batch_bytes() as u64);
+            if !entry.header.is_control() {
+                cells.messages_in.add(u64::try_from(entry.header.records_count).unwrap_or(0));
+            }
+        }
+    }
+
     fn release(&self, waiting: &mut BTreeMap<Position, Vec<Pending>>) {
         let durable = Position(self.progress.durable.load(Ordering::Acquire));
+        let now = self.clock.monotonic();
         while let Some(first) = waiting.first_entry().filter(|entry| *entry.key() <= durable) {
             for pending in first.remove() {
+                self.metrics.log.sync_wait.observe_time(now.saturating_sub(pending.decided));
                 pending.request.answer(pending.reply);
             }
         }

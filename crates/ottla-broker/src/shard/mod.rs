@@ -4,12 +4,15 @@
 //! `view` (what readers see) and the answers. `late` holds what looks late, `pools` says of whom. `recovery` loads, `snapshots` keeps loading short, `unavailable`
 //! answers when a reload takes too long, `time` is the shard's clock.
 
+pub mod desk;
+pub mod events;
 pub mod inbox;
 pub mod late;
 pub mod log_queue;
 pub mod log_thread;
-pub mod pools;
 pub mod owner;
+pub mod pools;
+pub mod pulse;
 pub mod recovery;
 pub mod snapshots;
 pub mod time;
@@ -24,8 +27,9 @@ use ottla_core::command::{Command, CommandBody, ConnectionId, Context, Token};
 use ottla_core::decision::Reply;
 use ottla_env::clock::Clock;
 use ottla_protocol::types::Text;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
+use crate::net::frames::Share;
 use inbox::Inbox;
 
 /// A command in the broker, from its arrival until its answer has left.
@@ -36,7 +40,7 @@ pub struct Request {
     pub arrived: Duration,
     sender: oneshot::Sender<Reply>,
     /// Its share of the bytes that may be in flight; given back when it is answered.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<Share>,
 }
 
 impl Request {
@@ -84,7 +88,7 @@ impl ShardHandle {
         origin: &Origin,
         body: CommandBody,
         bytes: usize,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Share>,
     ) -> Result<oneshot::Receiver<Reply>, ShardClosed> {
         let token = Token(self.tokens.fetch_add(1, Ordering::Relaxed));
         let context = Context {
@@ -100,6 +104,11 @@ impl ShardHandle {
         let request = Request { command, arrived: self.clock.monotonic(), sender, _permit: permit };
         self.inbox.push(origin.connection, bytes, request).map_err(|_| ShardClosed)?;
         Ok(receiver)
+    }
+
+    /// Commands that wait for the owner.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
     }
 
     /// A connection's peer has closed: its undecided transactional requests are dropped, and the core is told.

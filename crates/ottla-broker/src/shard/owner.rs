@@ -18,11 +18,14 @@ use ottla_env::disk::Disk;
 use ottla_env::spawn::{self, ThreadHandle};
 use ottla_storage::{LogOptions, Opened};
 
+use super::desk::SurveyDesk;
+use super::events;
 use super::inbox::{Inbox, Popped};
 use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::log_thread::{LogProgress, LogThread, Remains};
 use super::pools::Pools;
+use super::pulse::Pulse;
 use super::recovery::{Recovered, recover};
 use super::snapshots;
 use super::time::{ShardClock, SharedTime};
@@ -32,6 +35,9 @@ use super::{Request, is_transactional_v1, log_queue};
 use crate::limits::{
     OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,
 };
+
+use crate::metrics::health::Status;
+use crate::metrics::{Metrics, nanos};
 
 /// What the owner needs to start, and to start over.
 #[derive(Clone)]
@@ -50,6 +56,10 @@ pub struct OwnerSetup {
     pub inbox: Arc<Inbox<Request>>,
     /// Log bytes after which a snapshot is written.
     pub snapshot_bytes: u64,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Where surveys are asked for.
+    pub desk: Arc<SurveyDesk>,
 }
 
 /// The owner's thread state.
@@ -66,6 +76,7 @@ pub struct Owner {
     pools: Pools,
     order: u64,
     last_loop: Duration,
+    pulse: Pulse,
 }
 
 /// The threads behind the owner, for one life of the log.
@@ -90,8 +101,20 @@ impl Owner {
         publish_all(&state, &view, opened.writer.durable_sequence().0);
         let log = LogThreads::start(&setup, opened, &view, state.position())?;
         let last_loop = clock.monotonic();
-        let (parked, held, pools) = Default::default();
-        Ok(Self { setup, state, clock, view, log, parked, held, pools, order: 0, last_loop })
+        let pulse = Pulse::new(setup.metrics.clone(), last_loop);
+        Ok(Self {
+            setup,
+            state,
+            clock,
+            view,
+            log,
+            parked: BTreeMap::new(),
+            held: HeldRequests::default(),
+            pools: Pools::default(),
+            order: 0,
+            last_loop,
+            pulse,
+        })
     }
 
     /// Runs until the inbox is closed and drained; then writes a last snapshot and ends the log's threads.
@@ -99,11 +122,13 @@ impl Owner {
         let mut batch = Vec::with_capacity(OWNER_BATCH_MAX);
         loop {
             let wait = self.time_to_deadline();
+            self.pulse.rest(self.clock.monotonic());
             let popped = self.setup.inbox.pop(&mut batch, OWNER_BATCH_MAX, wait);
             if self.log.queue.has_failed() {
                 self.reload();
             }
             let now = self.tell_time(wait);
+            self.pulse.wake(self.last_loop);
             for request in batch.drain(..) {
                 self.decide(request, now);
             }
@@ -115,11 +140,26 @@ impl Owner {
                     self.fire_timers(now);
                 }
             }
+            self.pulse.end(self.clock.monotonic());
+            self.setup.desk.serve(&self.state, now);
+            let counted = &self.setup.metrics.owner;
+            counted.late_requests.set(self.state.late_requests());
+            counted.late_requests_let_through.set(self.state.late_requests_let_through());
             self.snapshot_if_due(now);
         }
+        self.release_parked();
         let now = self.clock.now();
         self.request_snapshot(now);
         self.log.stop();
+    }
+
+    /// An orderly stop: whoever waits for other members is told to look for its coordinator, which keeps the
+    /// member's place; a connection that just closed would be an error to some clients.
+    fn release_parked(&mut self) {
+        for (_, request) in std::mem::take(&mut self.parked).into_values() {
+            let reply = unavailable(&request.command, true);
+            request.answer(reply);
+        }
     }
 
     /// How long to wait for work. With deadlines ahead the wait is short, so that a pause of the whole process
@@ -152,6 +192,7 @@ impl Owner {
 
     fn fire_timers(&mut self, now: ShardTime) {
         if self.state.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.pulse.begin(self.clock.monotonic());
             let tick = Command { context: Default::default(), body: CommandBody::Tick };
             let decision = self.state.step(tick, now);
             self.carry_out(decision, None, now);
@@ -160,7 +201,9 @@ impl Owner {
 
     fn decide(&mut self, request: Request, now: ShardTime) {
         // A v1 transactional request names no transaction: one that was stuck here may meet the next one.
-        let age = self.clock.monotonic().saturating_sub(request.arrived);
+        let began = self.clock.monotonic();
+        self.pulse.begin_command(began, request.arrived);
+        let age = began.saturating_sub(request.arrived);
         if age > V1_QUEUE_AGE_MAX && is_transactional_v1(&request.command) {
             request.answer(Reply::Close("a v1 transactional request waited here for too long"));
             return;
@@ -210,7 +253,8 @@ impl Owner {
 
     /// Hands a decision to the log, and its answers to whoever may let them out.
     fn carry_out(&mut self, decision: Decision, request: Option<Request>, now: ShardTime) {
-        let Decision { entries, answers, touched, image_changed } = decision;
+        let Decision { entries, answers, touched, image_changed, events } = decision;
+        events.iter().for_each(|event| events::tell(event, &self.setup.metrics.owner));
         if !entries.is_empty() {
             let bytes = entries.iter().map(|entry| entry.batch_bytes()).sum();
             let bounds = touched.into_iter().map(|id| (id, self.state.bounds(id))).collect();
@@ -233,7 +277,9 @@ impl Owner {
             let is_own = |(_, request): &mut (u64, Request)| request.command.context.token == answer.token;
             let answered = own.take_if(is_own).or_else(|| self.parked.remove(&answer.token));
             if let Some((order, request)) = answered {
-                self.let_out(Pending { order, request, reply: answer.reply, rests_on: answer.rests_on });
+                let decided = self.pulse.began();
+                let (reply, rests_on) = (answer.reply, answer.rests_on);
+                self.let_out(Pending { order, request, reply, rests_on, decided });
             }
         }
         // Nobody waits for an answer to the news that a connection is gone.
@@ -272,13 +318,18 @@ impl Owner {
 
     /// The log is dead: rebuild from storage, then settle every request that was in flight.
     fn reload(&mut self) {
+        let began = self.clock.monotonic();
         let mut waiting = self.collect_unsettled();
         let mut options = self.setup.log.clone();
         options.durable_end = self.log.durable_end;
         let recovered = loop {
             match recover(&self.setup.disk, &options, &self.setup.core, &self.setup.clock, &self.setup.time) {
                 Ok(recovered) => break recovered,
-                Err(error) => tracing::error!(%error, "reload failed; trying again"),
+                Err(error) => {
+                    tracing::error!(%error, "reload failed; trying again");
+                    let reason = format!("the log cannot be reopened after a failed write: {error}");
+                    self.setup.metrics.health.set(Status::RefusingWrites { reason }, self.clock.monotonic());
+                }
             }
             self.give_up_on_the_oldest(&mut waiting);
             if self.setup.inbox.is_closed() {
@@ -302,6 +353,9 @@ impl Owner {
         }
         tracing::warn!(requests = waiting.len(), position = survived.0, "shard rebuilt");
         self.last_loop = self.clock.monotonic();
+        self.setup.metrics.owner.reloads.add(1);
+        self.setup.metrics.log.recovery_nanos.set(nanos(self.last_loop.saturating_sub(began)));
+        self.setup.metrics.health.set(Status::Ready, self.last_loop);
         let now = self.clock.now();
         for unsettled in waiting {
             match unsettled.reply {
@@ -315,7 +369,7 @@ impl Owner {
     fn collect_unsettled(&mut self) -> Vec<Unsettled> {
         let mut all = BTreeMap::new();
         let remains = self.log.collect();
-        for Pending { order, request, reply, rests_on } in remains {
+        for Pending { order, request, reply, rests_on, .. } in remains {
             all.insert(order, Unsettled { request, reply: Some((reply, rests_on)) });
         }
         for (order, request) in std::mem::take(&mut self.parked).into_values() {
@@ -366,8 +420,9 @@ impl LogThreads {
         let (snapshots, jobs) = sync_channel(1);
         let (written, work) = sync_channel(1);
         let (done, snapshots_done) = sync_channel(0);
+        let (metrics, clock) = (setup.metrics.clone(), setup.clock.clone());
         let write_snapshots = move || {
-            snapshots::run(store, &jobs);
+            snapshots::run(store, &jobs, &metrics, &clock);
             drop(done);
         };
         let prepare = move || {
@@ -389,6 +444,8 @@ impl LogThreads {
             written,
             epoch,
             last_time: ShardTime(report.shard_time),
+            metrics: setup.metrics.clone(),
+            clock: setup.clock.clone(),
             on_failure: Box::new(move || inbox.nudge()),
         };
         let log = Some(spawn::thread("ottla-log", move || thread.run())?);

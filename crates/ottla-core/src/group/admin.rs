@@ -32,7 +32,7 @@ const DESCRIBE_NOT_FOUND: i16 = 6;
 const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 /// State, protocol type and type of a group, for listings.
-fn listed(protocol: &Protocol) -> (&'static str, Text, &'static str) {
+pub(super) fn listed(protocol: &Protocol) -> (&'static str, Text, &'static str) {
     match protocol {
         Protocol::None => (State::Empty.name(), Text::EMPTY, "classic"),
         Protocol::Classic(group) => (group.state().name(), group.protocol_type(), "classic"),

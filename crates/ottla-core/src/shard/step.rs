@@ -18,6 +18,7 @@ use super::{ShardState, batches};
 use crate::cluster;
 use crate::command::Token;
 use crate::decision::{Answer, Decision, Position, Reply, ShardTime};
+use crate::event::Event;
 
 /// A command on its way to a decision.
 pub(crate) struct Step<'a> {
@@ -28,6 +29,7 @@ pub(crate) struct Step<'a> {
     entries: Vec<Entry>,
     answers: Vec<Answer>,
     effects: Effects,
+    events: Vec<Event>,
 }
 
 /// A record to be written by a coordinator or the control log.
@@ -65,7 +67,14 @@ pub(crate) struct Marker {
 
 impl<'a> Step<'a> {
     pub(super) fn new(state: &'a mut ShardState, now: ShardTime) -> Self {
-        Self { state, now, entries: Vec::new(), answers: Vec::new(), effects: Effects::default() }
+        Self {
+            state,
+            now,
+            entries: Vec::new(),
+            answers: Vec::new(),
+            effects: Effects::default(),
+            events: Vec::new(),
+        }
     }
 
     pub(super) fn finish(self) -> Decision {
@@ -80,6 +89,7 @@ impl<'a> Step<'a> {
             answers: self.answers,
             touched: self.effects.touched,
             image_changed: self.effects.image_changed,
+            events: self.events,
         }
     }
 
@@ -96,6 +106,11 @@ impl<'a> Step<'a> {
     /// Answers a command: this one or one that was parked.
     pub(crate) fn answer(&mut self, token: Token, reply: Reply, rests_on: Position) {
         self.answers.push(Answer { token, reply, rests_on });
+    }
+
+    /// Notes what people may want to know.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push(event);
     }
 
     /// Emits a batch for the partition in `slot`: gives it its offset and leader epoch, applies it, keeps it for

@@ -128,6 +128,17 @@ impl Coordinator {
         self.ids.iter().map(|(_, slot)| &slot.transaction)
     }
 
+    /// Those in a range of slots, in slot order.
+    pub(crate) fn in_slots(&self, from: u32, to: u32) -> impl Iterator<Item = &Transaction> {
+        let ids = self.ids.iter_from(from).skip_while(move |(slot, _)| *slot < from);
+        ids.take_while(move |(slot, _)| *slot < to).map(|(_, slot)| &slot.transaction)
+    }
+
+    /// One past the largest slot that may be in use.
+    pub(crate) fn slot_bound(&self) -> u32 {
+        self.ids.slot_bound()
+    }
+
     /// Those whose decision is not complete; only right after a load.
     pub(super) fn prepared(&self) -> impl Iterator<Item = &Transaction> {
         self.prepared.iter().map(|slot| &self.ids.get(*slot).expect("the set names slots in use").transaction)

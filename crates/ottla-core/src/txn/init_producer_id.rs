@@ -18,6 +18,7 @@ use super::refusal::{Refusal, Through};
 use super::state::{LAST_CLIENT_EPOCH, Pair, State, Transaction};
 use crate::command::Context;
 use crate::decision::{Position, Reply};
+use crate::event::Event;
 use crate::shard::Step;
 
 /// Longest transactional id: its length has 16 bits in the log.
@@ -119,6 +120,8 @@ fn with_transactional_id(
         return Err(Refusal::InvalidTimeout);
     }
     let mut decision = decide(step.state.transactions.get(id), expected)?;
+    let (takes_over, aborts) =
+        (expected.is_none() && decision != Init::Create, matches!(decision, Init::Abort(_)));
     if decision == Init::Create
         && step.state.transactions.len() >= step.state.config.limits.transactional_ids_max
     {
@@ -150,5 +153,13 @@ fn with_transactional_id(
     };
     let pair = next.pair();
     super::write(step, &next);
+    if takes_over {
+        step.event(Event::ProducerFenced {
+            transactional_id: next.transactional_id,
+            producer_id: pair.producer_id,
+            producer_epoch: pair.producer_epoch,
+            aborted: aborts,
+        });
+    }
     Ok(pair)
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use ottla_protocol::types::NO_PRODUCER_EPOCH;
 
 use super::{complete, log_partition, record};
+use crate::event::Event;
 use crate::shard::{NewRecord, Stamp, Step};
 
 /// Transactions that one tick aborts at most.
@@ -37,6 +38,12 @@ fn abort_timed_out(step: &mut Step<'_>) {
         let transaction = step.state.transactions.get(&id).expect("deadlines name ids that exist");
         markers += transaction.partitions.len();
         let epoch = transaction.producer_epoch;
+        let event = Event::TransactionTimedOut {
+            transactional_id: id.clone(),
+            producer_id: transaction.producer_id,
+            producer_epoch: epoch,
+        };
+        step.event(event);
         assert!(epoch > NO_PRODUCER_EPOCH, "an open transaction has an epoch");
         complete::abort_by_server(step, &id, epoch);
     }

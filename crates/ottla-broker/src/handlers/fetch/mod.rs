@@ -20,12 +20,14 @@ use ottla_protocol::messages::fetch_request::FetchRequest;
 use ottla_protocol::types::{Text, Uuid};
 
 use crate::dispatch::{Incoming, Outcome, encode};
-use crate::limits::FETCH_WAIT_MAX;
-use crate::net::connection::{Answer, Line, Outgoing, Peer};
+use crate::limits::{FETCH_BYTES_LEAST, FETCH_IN_FLIGHT_SHARE, FETCH_WAIT_MAX};
+use crate::net::connection::{Answer, Outgoing, Peer};
+use crate::net::frames::Share;
+use crate::net::line::Line;
 use crate::shard::view::Waiter;
 use crate::shared::Shared;
 use read::{Limits, Round};
-use sessions::{Chosen, SessionError};
+use sessions::{Asked, Chosen, SessionError};
 
 /// One partition that a fetch wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +54,14 @@ pub fn handle(
     reader: &mut Reader,
 ) -> Result<Outcome, DecodeError> {
     let request = FetchRequest::decode(reader, incoming.version)?;
+    let Incoming { api, version, correlation_id, bytes, permit, .. } = incoming;
     let (shared, line) = (shared.clone(), peer.line.clone());
     Ok(Outcome::Answer(Answer::Later(Box::pin(async move {
-        let (response, held) = answer_fetch(&shared, &line, incoming.version, request).await;
-        let outgoing = encode(&response, incoming.api, incoming.version, incoming.correlation_id)?;
+        // Its bytes count among those of requests that wait; if there are too many, it does not.
+        let parked = shared.request_budget.park(bytes);
+        let (response, held) = answer_fetch(&shared, &line, version, request, parked).await;
+        drop(permit);
+        let outgoing = encode(&response, api, version, correlation_id)?;
         Some(Outgoing { held, ..outgoing })
     }))))
 }
@@ -67,29 +73,34 @@ async fn answer_fetch(
     line: &Line,
     version: i16,
     request: FetchRequest,
+    parked: Option<Share>,
 ) -> (m::FetchResponse, Held) {
-    let wanted = wanted_of(&request);
-    let forgotten = forgotten_of(&request);
     let by_id = version >= 13;
-    let chosen = match shared.sessions.begin(
-        request.session_id,
-        request.session_epoch,
-        wanted,
-        &forgotten,
+    let asked = Asked {
+        session_id: request.session_id,
+        session_epoch: request.session_epoch,
+        changes: wanted_of(&request),
+        forgotten: forgotten_of(&request),
         by_id,
-        shared.clock.monotonic(),
-    ) {
+    };
+    let chosen = match shared.sessions.begin(asked, shared.clock.monotonic()) {
         Ok(chosen) => chosen,
         Err(error) => return (refusal(error), None),
     };
+    let share = (shared.fetch_budget.available_permits() / FETCH_IN_FLIGHT_SHARE).max(FETCH_BYTES_LEAST);
+    let bytes_max = shared.config.fetch_max_bytes.min(share);
     let limits = Limits {
-        bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(shared.config.fetch_max_bytes),
+        bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(bytes_max),
         read_committed: request.isolation_level == 1,
         by_id,
         version,
     };
-    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(FETCH_WAIT_MAX);
+    let wait = match parked {
+        Some(_) => Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(FETCH_WAIT_MAX),
+        None => Duration::ZERO,
+    };
     let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(limits.bytes);
+    drop(request);
     let mut round = poll(shared, line, &chosen, &limits, min_bytes, wait).await;
     let held = round.held.take();
     (answer::build(shared, chosen, round, version), held)
@@ -112,13 +123,18 @@ async fn poll(
         }
         // Register first, then look again: what is published in between is seen one way or the other.
         let waiter = Arc::new(Waiter::default());
-        round.slots.iter().for_each(|slot| slot.register(&waiter));
-        round = read::read_all(shared, &chosen.wanted, limits).await;
-        if round.is_enough(min_bytes) {
-            return round;
+        round.slots.iter().for_each(|(slot, _)| slot.register(&waiter));
+        if round.is_outdated() {
+            round = read::read_all(shared, &chosen.wanted, limits).await;
+            if round.is_enough(min_bytes) {
+                return round;
+            }
         }
+        // Whoever waits holds no room that others may need.
+        round.held = None;
+        let _parked = shared.metrics.parked_fetches.hold();
         tokio::select! {
-            () = waiter.moved.notified() => {}
+            () = waiter.moved.notified() => round = read::read_all(shared, &chosen.wanted, limits).await,
             () = time::sleep_until(deadline) => return round,
             () = line.somebody_behind() => return round,
             () = shared.stopping() => return round,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ottla_core::decision::Bounds;
 use ottla_protocol::error::ErrorCode;
-use ottla_protocol::types::TopicIdPartition;
+use ottla_protocol::types::{TopicIdPartition, Uuid};
 use ottla_storage::Batches;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -35,6 +35,8 @@ pub struct Got {
     pub chunks: Vec<Bytes>,
     /// Aborted transactions in what was read: producer id and first offset. None for read_uncommitted.
     pub aborted: Option<Vec<(i64, i64)>>,
+    /// Of the topic, zero when it is not known; for the metrics.
+    pub topic_id: Uuid,
 }
 
 /// One look at all partitions.
@@ -42,8 +44,8 @@ pub struct Got {
 pub struct Round {
     /// In the order of what was wanted.
     pub got: Vec<Got>,
-    /// Those that exist, for waiting.
-    pub slots: Vec<Arc<PartitionSlot>>,
+    /// Those that exist with the bounds that were used, for waiting.
+    pub slots: Vec<(Arc<PartitionSlot>, Arc<Published>)>,
     /// Bytes of records.
     pub bytes: usize,
     /// The share of the fetch budget that the bytes take.
@@ -57,6 +59,13 @@ impl Round {
     }
 }
 
+impl Round {
+    /// Whether a partition has moved since.
+    pub fn is_outdated(&self) -> bool {
+        self.slots.iter().any(|(slot, used)| !Arc::ptr_eq(&slot.newest(), used))
+    }
+}
+
 /// Reads all partitions once.
 pub async fn read_all(shared: &Arc<Shared>, wanted: &[Wanted], limits: &Limits) -> Round {
     let mut round = Round::default();
@@ -65,8 +74,9 @@ pub async fn read_all(shared: &Arc<Shared>, wanted: &[Wanted], limits: &Limits) 
         let got = match found {
             Err(error) => Got::refused(error, None),
             Ok((slot, partition, published)) => {
-                round.slots.push(slot);
-                read_one(shared, wanted, partition, published, limits, &mut round).await
+                round.slots.push((slot, published.clone()));
+                let got = read_one(shared, wanted, partition, published, limits, &mut round).await;
+                Got { topic_id: partition.topic_id, ..got }
             }
         };
         round.got.push(got);
@@ -127,6 +137,7 @@ async fn read_one(
             bounds: Some(published),
             chunks: Vec::new(),
             aborted: limits.read_committed.then(Vec::new),
+            topic_id: Uuid::ZERO,
         };
     }
     let read = match read_batches(shared, partition, wanted.fetch_offset, end, room).await {
@@ -141,7 +152,8 @@ async fn read_one(
         0 => Vec::new(),
         _ => bounds.aborted.lookup(wanted.fetch_offset, read.next_offset.min(end)),
     });
-    Got { error: ErrorCode::None, bounds: Some(published), chunks: read.pieces, aborted }
+    let topic_id = partition.topic_id;
+    Got { error: ErrorCode::None, bounds: Some(published), chunks: read.pieces, aborted, topic_id }
 }
 
 fn check(wanted: &Wanted, bounds: &Bounds) -> Result<(), ErrorCode> {
@@ -185,7 +197,7 @@ async fn read_batches(
 
 impl Got {
     fn refused(error: ErrorCode, bounds: Option<Arc<Published>>) -> Self {
-        Self { error, bounds, chunks: Vec::new(), aborted: None }
+        Self { error, bounds, chunks: Vec::new(), aborted: None, topic_id: Uuid::ZERO }
     }
 }
 
