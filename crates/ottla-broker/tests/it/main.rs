@@ -5,5 +5,7 @@ mod daily;
 mod faults;
 mod gated;
 mod hostile;
+mod sessions;
+mod shutdown;
 mod syncs;
 mod wire;

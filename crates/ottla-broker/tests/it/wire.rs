@@ -74,6 +74,18 @@ impl Wire {
         time::timeout(PATIENCE, read).await.expect("an answer or a close in time")
     }
 
+    /// Whether the broker closes the connection within the time, without a byte.
+    pub(crate) async fn closes_within(&mut self, limit: Duration) -> bool {
+        let mut byte = [0];
+        matches!(time::timeout(limit, self.stream.read(&mut byte)).await, Ok(Ok(0) | Err(_)))
+    }
+
+    /// Whether something comes within the time; nothing is taken.
+    pub(crate) async fn answers_within(&mut self, limit: Duration) -> bool {
+        let mut byte = [0];
+        matches!(time::timeout(limit, self.stream.peek(&mut byte)).await, Ok(Ok(n)) if n > 0)
+    }
+
     /// Receives the answer to a request.
     pub(crate) async fn receive<R: Request>(&mut self, id: i32, version: i16) -> R::Response {
         let frame = self.frame().await.expect("an answer");
