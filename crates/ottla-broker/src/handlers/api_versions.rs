@@ -1,10 +1,12 @@
 //! ApiVersions (key 18, versions 0-5): what is served here, and the features (KIP-511, KIP-584).
 //!
-//! An unknown version is answered in version 0 with UNSUPPORTED_VERSION. Supported features with minimum 0 are
+//! An unknown version is answered in version 0 with UNSUPPORTED_VERSION and, as Kafka does, the versions of
+//! ApiVersions alone, so that the client asks again. Supported features with minimum 0 are
 //! left out below version 4, since older clients refuse them. Version 3 and later carry names that must be
 //! well formed.
 
 use ottla_core::cluster::SUPPORTED_FEATURES;
+use ottla_protocol::api::ApiKey;
 use ottla_protocol::codec::{DecodeError, Message, Reader};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -50,11 +52,11 @@ pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Resul
     Ok(respond::<m::ApiVersionsRequest>(&incoming, &response))
 }
 
-/// The answer to a version that does not exist (KIP-511): version 0, with the versions that do.
+/// The answer to a version that does not exist (KIP-511): version 0, with the versions of this API that do.
 pub fn unsupported(incoming: &Incoming) -> Outcome {
     let response = ApiVersionsResponse {
         error_code: ErrorCode::UnsupportedVersion.code(),
-        api_keys: served(),
+        api_keys: vec![row(ApiKey::ApiVersions)],
         ..Default::default()
     };
     match encode(&response, incoming.api, 0, incoming.correlation_id) {
@@ -64,11 +66,12 @@ pub fn unsupported(incoming: &Incoming) -> Outcome {
 }
 
 fn served() -> Vec<ApiVersion> {
-    let row = |key: &ottla_protocol::api::ApiKey| {
-        let api = key.api();
-        ApiVersion { api_key: *key as i16, min_version: api.min, max_version: api.max, ..Default::default() }
-    };
-    SERVED.iter().map(row).collect()
+    SERVED.iter().map(|key| row(*key)).collect()
+}
+
+fn row(key: ApiKey) -> ApiVersion {
+    let api = key.api();
+    ApiVersion { api_key: key.code(), min_version: api.min, max_version: api.max, ..Default::default() }
 }
 
 /// Letters, digits, `.` and `-`, beginning and ending with a letter or digit.

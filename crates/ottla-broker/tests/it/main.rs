@@ -2,6 +2,7 @@
 
 mod admin;
 mod daily;
+mod documents;
 mod faults;
 mod gated;
 mod hostile;

@@ -20,6 +20,9 @@ use crate::decision::{Position, Reply};
 use crate::partition::Role;
 use crate::shard::{ShardState, Step};
 
+/// Kafka's name of the control log; no topic may be taken for it.
+const CLUSTER_METADATA: &str = "__cluster_metadata";
+
 /// Code and text of a refusal.
 type Refused = (ErrorCode, String);
 
@@ -104,6 +107,10 @@ fn append(step: &mut Step<'_>, topics: &[Topic]) {
 /// The topic as it would be created.
 fn plan_topic(state: &ShardState, topic: &CreatableTopic, planned: &Planned) -> Result<Topic, Refused> {
     validate_name(&topic.name).map_err(|reason| (ErrorCode::InvalidTopicException, reason.into()))?;
+    if *topic.name == *CLUSTER_METADATA {
+        let reason = "topic __cluster_metadata is the log of the cluster's metadata";
+        return Err((ErrorCode::InvalidRequest, reason.into()));
+    }
     if state.topics.by_name(&topic.name).is_some() {
         return Err((ErrorCode::TopicAlreadyExists, format!("topic {} exists", topic.name)));
     }

@@ -97,6 +97,7 @@ fn create_topics_table() {
         (topic("with_dot", 1, 1), 17),
         (topic("t", 1, 1), 36),
         (topic("__consumer_offsets", 1, 1), 36),
+        (topic("__cluster_metadata", 1, 1), 42),
         (topic("p0", 0, 1), 37),
         (topic("p-2", -2, 1), 37),
         (topic("r0", 1, 0), 38),
