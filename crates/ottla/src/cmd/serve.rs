@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ottla_broker::config::SETTINGS;
+use ottla_broker::config::listed;
 use ottla_broker::{Broker, Config};
 use ottla_env::{files, spawn};
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,8 +24,10 @@ const NOT_SETTINGS: &[&str] = &["OTTLA_LOG", "OTTLA_BOOTSTRAP", "OTTLA_CACHE"];
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --advertise events.example.org:9092
   ottla serve --config ottla.toml --set num.partitions=6 --print-config
   ottla serve --settings                             every setting with its default
+  ottla serve --http 127.0.0.1:9404 --log-format json   Prometheus metrics, a health page, logs for machines
 
-Prints `ready HOST:PORT` once it answers. SIGTERM and SIGINT stop it in order; SIGKILL loses nothing.
+Prints `ready HOST:PORT` once it answers, and `http HOST:PORT` with --http. SIGTERM and SIGINT stop it in order, a second one at once; SIGKILL
+loses nothing.
 A setting is taken from --set, else from the environment (OTTLA_NUM_PARTITIONS), else from the file.")]
 pub(crate) struct Options {
     /// Folder of the data; made when it is absent
@@ -37,6 +39,16 @@ pub(crate) struct Options {
     /// Address that clients are told, when it is another
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
+    /// Address for /metrics (Prometheus) and /health, e.g. 127.0.0.1:9404 [default: none]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) http: Option<String>,
+    /// What is logged to standard error: error, warn, info, debug, trace, or a filter like
+    /// info,ottla_core=debug [default: OTTLA_LOG, else info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// How it is logged
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
     /// Configuration file (TOML: "name" = value)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -49,6 +61,15 @@ pub(crate) struct Options {
     /// Print every setting with its default and what it does, and end
     #[arg(long)]
     pub(crate) settings: bool,
+}
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// A JSON object per line.
+    Json,
 }
 
 /// Runs the command.
@@ -90,9 +111,13 @@ pub(crate) fn config(options: &Options) -> Result<Config> {
     if let Some(advertise) = &options.advertise {
         config.set("--advertise", "advertised.listener", advertise)?;
     }
+    if let Some(http) = &options.http {
+        config.set("--http", "http.listen", http)?;
+    }
     for (name, value) in &options.set {
         config.set("--set", name, value)?;
     }
+    config.check()?;
     Ok(config)
 }
 
@@ -100,6 +125,9 @@ pub(crate) fn config(options: &Options) -> Result<Config> {
 pub(crate) async fn serve(config: Config, stopped: impl Future<Output = ()>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    if let Err(error) = ottla_env::process::raise_open_files_max() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let dir = config.dir.clone();
     let broker = tokio::select! {
         broker = Broker::start(config) => broker?,
@@ -108,19 +136,32 @@ pub(crate) async fn serve(config: Config, stopped: impl Future<Output = ()>) -> 
     };
     tracing::info!(address = %broker.local_addr(), %dir, "serving");
     output::line(&format!("ready {}", broker.local_addr()))?;
+    if let Some(http) = broker.http_addr() {
+        output::line(&format!("http {http}"))?;
+    }
     let reason = tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
         () = stopped => "the parent ended",
     };
     tracing::info!(reason, "stopping");
-    broker.shutdown().await;
+    tokio::select! {
+        () = broker.shutdown() => {}
+        _ = terminate.recv() => stop_at_once(),
+        _ = interrupt.recv() => stop_at_once(),
+    }
     Ok(())
 }
 
+/// A second signal: nothing that was acknowledged needs more time, the next start only replays more.
+fn stop_at_once() {
+    tracing::warn!("a second signal: ending at once");
+    std::process::exit(1);
+}
+
 fn print_config(config: &Config) -> Result<ExitCode> {
-    for setting in SETTINGS {
-        let value = config.get(setting.name).expect("every listed setting has a value");
+    for setting in listed() {
+        let Some(value) = config.get(setting.name) else { continue };
         let is_plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
         let value = if is_plain { value } else { format!("{value:?}") };
         output::line(&format!("{:?} = {value}", setting.name))?;
@@ -129,14 +170,9 @@ fn print_config(config: &Config) -> Result<ExitCode> {
 }
 
 fn list_settings() -> Result<ExitCode> {
-    let defaults = Config::default();
-    let rows: Vec<_> = SETTINGS
-        .iter()
-        .map(|setting| {
-            let value = defaults.get(setting.name).expect("every listed setting has a value");
-            vec![setting.name.to_owned(), value, setting.about.to_owned()]
-        })
-        .collect();
-    output::table(&["SETTING", "DEFAULT", "WHAT IT DOES"], &rows)?;
+    let rows = listed().into_iter().map(|setting| {
+        vec![setting.name.to_owned(), setting.default.unwrap_or_default(), setting.about.to_owned()]
+    });
+    output::table(&["SETTING", "DEFAULT", "WHAT IT DOES"], &rows.collect::<Vec<_>>())?;
     Ok(ExitCode::SUCCESS)
 }
