@@ -124,6 +124,11 @@ impl Drop for Broker {
     }
 }
 
+/// A port that is free now.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
 /// A port that is free now, and so is the next one (Kafka's controller takes it).
 fn free_ports() -> Result<u16> {
     for _ in 0..100 {

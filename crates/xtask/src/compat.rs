@@ -4,13 +4,15 @@
 //! `N passed, N failed, N skipped`. Every suite gets a broker of its own on an empty folder, and its result is
 //! one section of docs/compatibility.md.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::broker::{Broker, Kind};
+use crate::broker::{self, Broker, Kind};
 use crate::report;
 use crate::run::{self, Lines, Next, Workspace};
 
@@ -26,6 +28,8 @@ struct Suite {
     config: Option<&'static str>,
     /// Whether it is given a command that kills and restarts the broker.
     restarts: bool,
+    /// Whether its clients are all healthy ones, so that none may lose a request to the guard of transactions v1.
+    healthy: bool,
     /// Whether it runs when none is named.
     usual: bool,
 }
@@ -38,6 +42,7 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: None,
         restarts: false,
+        healthy: true,
         usual: true,
     },
     Suite {
@@ -47,6 +52,7 @@ const SUITES: &[Suite] = &[
         arguments: "--target ottla",
         config: Some("eos/short-sweeps"),
         restarts: true,
+        healthy: false,
         usual: true,
     },
     Suite {
@@ -56,6 +62,7 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: None,
         restarts: false,
+        healthy: true,
         usual: false,
     },
     Suite {
@@ -65,6 +72,7 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: None,
         restarts: false,
+        healthy: true,
         usual: false,
     },
     Suite {
@@ -74,6 +82,7 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: None,
         restarts: true,
+        healthy: true,
         usual: false,
     },
     Suite {
@@ -83,6 +92,7 @@ const SUITES: &[Suite] = &[
         arguments: "core",
         config: Some("oracle-suites"),
         restarts: false,
+        healthy: true,
         usual: false,
     },
     Suite {
@@ -92,6 +102,17 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: None,
         restarts: false,
+        healthy: true,
+        usual: false,
+    },
+    Suite {
+        name: "mixed",
+        script: "suite-mixed",
+        about: "one group with members of four clients",
+        arguments: "",
+        config: Some("mixed"),
+        restarts: false,
+        healthy: true,
         usual: false,
     },
     Suite {
@@ -101,6 +122,7 @@ const SUITES: &[Suite] = &[
         arguments: "",
         config: Some("oracle-suites"),
         restarts: false,
+        healthy: true,
         usual: false,
     },
 ];
@@ -139,9 +161,55 @@ struct Outcome {
     /// FAIL and SKIP lines.
     notes: Vec<String>,
     finished: bool,
+    /// What the broker says of late requests of transactions v1, at the end.
+    late: Option<Late>,
+    /// A client that did nothing wrong lost a request.
+    cut: bool,
+}
+
+/// Requests of transactions v1 that looked late, as the broker counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Late {
+    dropped: u64,
+    let_through: u64,
+}
+
+impl Late {
+    /// From the text of the metrics.
+    fn read(metrics: &str) -> Result<Self> {
+        let value = |name: &str| -> Result<u64> {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.with_context(|| format!("no {name} among the metrics"))?.trim().parse().context("no number")
+        };
+        Ok(Self {
+            dropped: value("ottla_transaction_v1_late_requests_total")?,
+            let_through: value("ottla_transaction_v1_late_requests_let_through_total")?,
+        })
+    }
+}
+
+/// The broker's metrics, as text.
+fn metrics(address: &str) -> Result<String> {
+    let mut socket = TcpStream::connect(address).with_context(|| format!("metrics at {address}"))?;
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    socket.write_all(b"GET /metrics HTTP/1.0\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    socket.read_to_string(&mut text).context("metrics")?;
+    Ok(text)
 }
 
 impl Outcome {
+    /// The guard of transactions v1 may not hit a healthy client.
+    fn judge_late(&mut self, healthy: bool) {
+        let dropped = self.late.map_or(0, |late| late.dropped);
+        self.cut = healthy && dropped > 0;
+        if self.cut {
+            self.notes.push(format!(
+                "FAIL the guard of transactions v1 dropped {dropped} requests of healthy clients"
+            ));
+        }
+    }
+
     fn read(&mut self, line: &str) {
         match line.split_once(' ').unwrap_or((line, "")).0 {
             "PASS" => self.passed += 1,
@@ -171,20 +239,26 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         let kind = if options.oracle { Kind::Kafka } else { Kind::Ottla };
         let ending = if options.oracle { "properties" } else { "toml" };
         let usual = suite.config.map(|name| workspace.path(format!("compat/{name}.{ending}")));
-        let broker = Broker::start(&workspace, kind, options.config.clone().or(usual), &[])?;
+        let http = format!("127.0.0.1:{}", broker::free_port()?);
+        let environment = [("OTTLA_HTTP_LISTEN", http.as_str())];
+        let broker = Broker::start(&workspace, kind, options.config.clone().or(usual), &environment)?;
         let arguments = options.args.as_deref().unwrap_or(suite.arguments);
-        let outcome = judge(&workspace, suite, arguments, &broker)?;
+        let mut outcome = judge(&workspace, suite, arguments, &broker)?;
+        if kind == Kind::Ottla {
+            outcome.late = Some(Late::read(&metrics(&http)?)?);
+            outcome.judge_late(suite.healthy);
+        }
         let seconds = began.elapsed().as_secs();
-        good &= outcome.failed == 0 && outcome.finished;
+        good &= outcome.failed == 0 && outcome.finished && !outcome.cut;
         if !options.oracle && !options.dry {
             let text = section(suite, arguments, &outcome, seconds);
             let title = format!("`{}`: {}", suite.script, suite.about);
             report::write_section(&workspace.path("docs/compatibility.md"), suite.name, &title, &text)?;
         }
-        let Outcome { passed, failed, skipped, finished, .. } = outcome;
+        let Outcome { passed, failed, skipped, finished, late, .. } = outcome;
         println!("{}: {passed} passed, {failed} failed, {skipped} skipped [{seconds} s]", suite.name);
         results.push(json!({"suite": suite.name, "passed": passed, "failed": failed, "skipped": skipped,
-            "finished": finished, "seconds": seconds}));
+            "finished": finished, "seconds": seconds, "late_requests": late.map(|late| late.dropped)}));
     }
     if options.json {
         println!("{}", json!({"good": good, "suites": results}));
@@ -236,11 +310,16 @@ fn judge(workspace: &Workspace, suite: &Suite, arguments: &str, broker: &Broker)
 
 /// The section of docs/compatibility.md.
 fn section(suite: &Suite, arguments: &str, outcome: &Outcome, seconds: u64) -> String {
-    let Outcome { passed, failed, skipped, notes, finished } = outcome;
+    let Outcome { passed, failed, skipped, notes, finished, late, .. } = outcome;
     let mut text =
         format!("{}: **{passed} passed, {failed} failed, {skipped} skipped**, {seconds} s", report::stamp());
     text += if *finished { ".\n" } else { "; the suite did not close by itself.\n" };
     text += &format!("\n`cargo xtask compat {} --args \"{arguments}\"`\n", suite.name);
+    if let Some(Late { dropped, let_through }) = late {
+        text += &format!(
+            "\nRequests of transactions v1 dropped as late: {dropped}; looked late and were served: {let_through}.\n"
+        );
+    }
     if !notes.is_empty() {
         text += &format!("\n```text\n{}\n```\n", notes.join("\n"));
     }
@@ -263,5 +342,26 @@ mod tests {
         outcome.read("1 passed, 1 failed, 1 skipped");
         assert!(outcome.finished);
         assert_eq!(outcome.notes, ["FAIL b (why)", "SKIP c (why)"]);
+    }
+
+    /// Proves that the broker's count of dropped requests is read, that a suite of healthy clients fails by it, and
+    /// that one which sends late on purpose does not.
+    #[test]
+    fn a_dropped_request_of_a_healthy_client_fails_a_suite() {
+        let text = |dropped| {
+            format!(
+                "HTTP/1.0 200 OK\n\n# TYPE ottla_transaction_v1_late_requests_total counter\n\
+                 ottla_transaction_v1_late_requests_total {dropped}\n\
+                 ottla_transaction_v1_late_requests_let_through_total 7\n"
+            )
+        };
+        assert_eq!(Late::read(&text(2)).expect("read"), Late { dropped: 2, let_through: 7 });
+        assert!(Late::read("ottla_transaction_v1_late_requests_total_more 1\n").is_err());
+        for (healthy, dropped, cut) in [(true, 0, false), (true, 2, true), (false, 2, false)] {
+            let late = Some(Late::read(&text(dropped)).expect("read"));
+            let mut outcome = Outcome { late, ..Outcome::default() };
+            outcome.judge_late(healthy);
+            assert_eq!((outcome.cut, outcome.notes.len()), (cut, usize::from(cut)));
+        }
     }
 }
