@@ -92,7 +92,7 @@ pub enum Footer {
 pub struct DamagedPlace {
     /// Byte position.
     pub position: u64,
-    /// Where good frames go on; none when nothing good lies behind it in this file.
+    /// Where the next frame is looked for; none when nothing good lies behind it in this file.
     pub resumes_at: Option<u64>,
     /// What is wrong.
     pub what: &'static str,
@@ -326,44 +326,26 @@ fn scan(
             Step::Bad(what) => what,
         };
         let at = scanner.at();
-        if let Some((header, entries, damaged)) = scanner.step_over()? {
-            let place = found.note(offsets, at, what);
-            let holds = damaged.iter().filter(|e| matches!(e.kind, EntryKind::Batch | EntryKind::Control));
-            let holds = holds.map(|entry| OffsetRange {
-                partition: entry.partition,
-                first_offset: entry.base_offset(),
-                last_offset: entry.last_offset(),
-            });
-            if let Some(place) = place.and_then(|place| found.damage.get_mut(place)) {
-                place.holds.extend(holds);
-                place.resumes_at = Some(scanner.at());
+        let (behind, non_zero) = scanner.find(at + BLOCK_BYTES)?;
+        let is_last = seal.is_none() && behind.is_none();
+        if is_last {
+            found.end = at;
+            if !scanner.was_whole()? {
+                let torn = non_zero || what != "no frame header" || !scanner.is_zero(at)?;
+                found.torn = torn.then_some(at);
+                return Ok(());
             }
+        }
+        let place = found.note(offsets, at, what);
+        if let Some((header, entries, damaged)) = scanner.step_over()? {
             found.take(&header, (entries.len() - damaged.len()) as u64);
+            found.hold(place, scanner.at(), &damaged);
             entries.iter().for_each(|entry| offsets.see(entry));
             continue;
         }
-        match scanner.find(at + BLOCK_BYTES)? {
-            (Some((resumes_at, header)), _) => {
-                let place = found.note(offsets, at, what);
-                if let Some(place) = place.and_then(|place| found.damage.get_mut(place)) {
-                    place.resumes_at = Some(resumes_at);
-                }
-                scanner.jump(resumes_at, &header);
-            }
-            (None, _) if seal.is_some() => {
-                found.note(offsets, at, what);
-                return Ok(());
-            }
-            (None, non_zero) => {
-                found.end = at;
-                if scanner.was_whole()? {
-                    found.note(offsets, at, "the log's last frame was written whole and is damaged");
-                } else if non_zero || what != "no frame header" || !scanner.is_zero(at)? {
-                    found.torn = Some(at);
-                }
-                return Ok(());
-            }
-        }
+        let Some((resumes_at, header)) = behind else { return Ok(()) };
+        found.hold(place, resumes_at, &[]);
+        scanner.jump(resumes_at, &header);
     }
 }
 
@@ -375,6 +357,18 @@ impl FileInspection {
         self.sequences = Some((first, header.sequence));
         let begin = self.times.map_or(header.shard_time, |(begin, _)| begin);
         self.times = Some((begin, header.shard_time));
+    }
+
+    /// Notes what a damaged place holds, and where good frames go on.
+    fn hold(&mut self, place: Option<usize>, resumes_at: u64, damaged: &[EntryHeader]) {
+        let Some(place) = place.and_then(|place| self.damage.get_mut(place)) else { return };
+        place.resumes_at = Some(resumes_at);
+        let seen = damaged.iter().filter(|e| matches!(e.kind, EntryKind::Batch | EntryKind::Control));
+        place.holds.extend(seen.map(|entry| OffsetRange {
+            partition: entry.partition,
+            first_offset: entry.base_offset(),
+            last_offset: entry.last_offset(),
+        }));
     }
 
     /// Notes a damaged place; its index, unless there are too many.
