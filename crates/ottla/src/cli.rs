@@ -69,15 +69,30 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// What is logged when `OTTLA_LOG` does not say.
-    pub(crate) fn default_log_level(&self) -> &'static str {
-        match self.command {
-            Command::Serve(_) | Command::DemoBroker(_) | Command::DemoSource(_) | Command::DemoWorker(_) => {
-                "info"
+    /// What is logged, and how.
+    pub(crate) fn logging(&self) -> Logging<'_> {
+        match &self.command {
+            Command::Serve(options) | Command::DemoBroker(options) => Logging {
+                default_level: "info",
+                level: options.log_level.as_deref(),
+                is_json: options.log_format == cmd::serve::LogFormat::Json,
+            },
+            Command::DemoSource(_) | Command::DemoWorker(_) => {
+                Logging { default_level: "info", level: None, is_json: false }
             }
-            _ => "error",
+            _ => Logging { default_level: "error", level: None, is_json: false },
         }
     }
+}
+
+/// What is logged, and how.
+pub(crate) struct Logging<'a> {
+    /// When neither the command line nor `OTTLA_LOG` says.
+    pub(crate) default_level: &'static str,
+    /// What the command line says.
+    pub(crate) level: Option<&'a str>,
+    /// One JSON object per line.
+    pub(crate) is_json: bool,
 }
 
 /// How to reach a cluster.
@@ -223,6 +238,11 @@ mod tests {
             let fine = parsed.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::DisplayVersion);
             assert!(fine, "`{path} --help`: {line}: {:?}", parsed.err().map(|error| error.to_string()));
             of_this += usize::from(words.join(" ").starts_with(path));
+        }
+        for (id, short) in [("settings", 'X'), ("bootstrap", 'b')] {
+            let mut own = command.get_arguments().filter(|argument| argument.get_id() == id);
+            let hidden = "an argument of its own hides a global one";
+            assert!(own.all(|argument| argument.get_short() == Some(short)), "{path}: {hidden}: {id}");
         }
         assert!(of_this > 0, "no example of `{path} --help` is of {path} itself");
         *checked += 1;

@@ -52,7 +52,7 @@ enum Command {
         resource: Resource,
         /// Kafka's name and the value; several are set together
         #[arg(value_name = "NAME=VALUE", required = true, value_parser = name_and_value)]
-        settings: Vec<(String, String)>,
+        changes: Vec<(String, String)>,
         /// Only ask whether it would be taken
         #[arg(long)]
         dry_run: bool,
