@@ -115,9 +115,9 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         Command::Describe { resource, all, json } => {
             describe(&admin, &resource.resource(), all, json).await?
         }
-        Command::Set { resource, settings, dry_run } => {
+        Command::Set { resource, changes, dry_run } => {
             let changes =
-                settings.iter().map(|(name, value)| AlterConfig::set(name.as_str(), value.as_str()));
+                changes.iter().map(|(name, value)| AlterConfig::set(name.as_str(), value.as_str()));
             alter(&admin, &resource.resource(), changes.collect(), dry_run).await?;
         }
         Command::Unset { resource, names, dry_run } => {
