@@ -7,6 +7,7 @@ mod faults;
 mod gated;
 mod hostile;
 mod sessions;
+mod settings;
 mod shutdown;
 mod syncs;
 mod wire;

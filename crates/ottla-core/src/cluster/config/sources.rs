@@ -71,10 +71,7 @@ impl Sources<'_> {
     }
 
     fn setting(&self, broker: &'static BrokerDefinition, sources: &[ConfigSource]) -> Setting {
-        let synonym = |source: &ConfigSource| {
-            Some(Synonym { name: broker.name(), value: self.value(broker, *source)?, source: *source })
-        };
-        let synonyms: Vec<Synonym> = sources.iter().filter_map(synonym).collect();
+        let synonyms = self.synonyms(broker.name(), sources);
         Setting {
             definition: &broker.definition,
             read_only: !broker.is_dynamic(),
@@ -105,7 +102,8 @@ impl Sources<'_> {
     }
 
     fn topic_setting(&self, definition: &'static Definition, config: &TopicConfig) -> Setting {
-        let mut synonyms = self.topic_synonyms(definition);
+        let first = definition.synonym;
+        let mut synonyms = first.map_or_else(Vec::new, |first| self.synonyms(first, &BROKER_SOURCES));
         let own = config.override_of(definition.name);
         if let Some(value) = own {
             let (name, source) = (definition.name, ConfigSource::DynamicTopic);
@@ -121,14 +119,14 @@ impl Sources<'_> {
         }
     }
 
-    /// The broker's values below a topic's setting. As Kafka has it, what comes before the first value of the
-    /// broker's setting that is named as the synonym is not shown.
-    fn topic_synonyms(&self, definition: &Definition) -> Vec<Synonym> {
-        let Some(first) = definition.synonym else { return Vec::new() };
+    /// The values under a broker's setting, and under those that hold where it has none, the strongest first. As
+    /// Kafka has it, what comes before the first value of the setting itself is not shown.
+    fn synonyms(&self, first: &'static str, sources: &[ConfigSource]) -> Vec<Synonym> {
         let mut synonyms = Vec::new();
-        for source in BROKER_SOURCES {
+        for source in sources {
             for (name, _) in chain(first) {
                 let Some(broker) = broker_definition(name) else { continue };
+                let source = *source;
                 synonyms.extend(self.value(broker, source).map(|value| Synonym { name, value, source }));
             }
         }

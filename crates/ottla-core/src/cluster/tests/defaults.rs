@@ -114,8 +114,13 @@ fn sources() {
             ]
         )
     );
-    let names = ["log.retention.ms", "log.retention.hours", "log.retention.minutes", "max.connections"];
     let broker = shard.state.image().sources().of_broker();
+    let retention =
+        broker.iter().find(|setting| setting.definition.name == "log.retention.ms").expect("listed");
+    let synonyms: Vec<_> = retention.synonyms.iter().map(|one| (one.name, one.source as i8)).collect();
+    let hours = "log.retention.hours";
+    assert_eq!(synonyms, [("log.retention.ms", 2), ("log.retention.ms", 3), (hours, 4), (hours, 5)]);
+    let names = ["log.retention.ms", "log.retention.hours", "log.retention.minutes", "max.connections"];
     let values = names.map(|name| {
         let setting = broker.iter().find(|setting| setting.definition.name == name).expect("listed");
         (setting.value.clone(), setting.source as i8, setting.read_only)
