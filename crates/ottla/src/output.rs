@@ -33,17 +33,19 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
-/// Writes a table with aligned columns; numbers to the right.
+/// Writes a table with aligned columns; columns of numbers to the right.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain(head.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let is_number = |cell: &String| !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || c == '-');
+    let numbers = |column: usize| rows.iter().filter_map(|row| row.get(column)).all(is_number);
+    let columns: Vec<(usize, bool)> =
+        (0..head.len()).map(|column| (width(column), !rows.is_empty() && numbers(column))).collect();
     let shown = |cells: &[&str]| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| {
-            let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || c == '-');
-            if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        let padded = cells.iter().zip(&columns).map(|(cell, (width, to_the_right))| {
+            if *to_the_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };

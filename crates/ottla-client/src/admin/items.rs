@@ -52,7 +52,10 @@ pub(super) type Item<T> = Result<T, Refusal>;
 pub(super) fn item<T>(code: i16, message: Option<&Text>, value: impl FnOnce() -> T) -> Item<T> {
     match ErrorCode::from_code(code) {
         ErrorCode::None => Ok(value()),
-        code => Err(Refusal { code, message: message.map(Text::detached) }),
+        code => {
+            let message = message.filter(|message| !message.as_str().is_empty()).map(Text::detached);
+            Err(Refusal { code, message })
+        }
     }
 }
 

@@ -116,8 +116,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
             describe(&admin, &resource.resource(), all, json).await?
         }
         Command::Set { resource, changes, dry_run } => {
-            let changes =
-                changes.iter().map(|(name, value)| AlterConfig::set(name.as_str(), value.as_str()));
+            let changes = changes.iter().map(|(name, value)| AlterConfig::set(name.as_str(), value.as_str()));
             alter(&admin, &resource.resource(), changes.collect(), dry_run).await?;
         }
         Command::Unset { resource, names, dry_run } => {
