@@ -89,7 +89,7 @@ const SUITES: &[Suite] = &[
         name: "librdkafka",
         script: "suite-librdkafka",
         about: "librdkafka's own tests",
-        arguments: "core",
+        arguments: "without=ottla all",
         config: Some("oracle-suites"),
         restarts: false,
         healthy: true,
