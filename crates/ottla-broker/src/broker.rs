@@ -113,6 +113,19 @@ impl Broker {
         metrics.log.recovery_nanos.set(nanos(clock.monotonic().saturating_sub(began)));
         let recovered = recovered
             .map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
+        let report = &recovered.opened.report;
+        tracing::info!(
+            dir = %config.dir,
+            took = ?clock.monotonic().saturating_sub(began),
+            epoch = recovered.opened.epoch,
+            position = recovered.state.position().0,
+            files = report.files,
+            frames_replayed = report.frames_replayed,
+            from_snapshot = report.snapshot.is_some(),
+            torn_tail = report.cut.is_some(),
+            damaged_places = report.damage.len() + report.damaged_snapshots.len(),
+            "the folder is loaded"
+        );
         let is_new = !recovered.state.is_bootstrapped();
         let reader = recovered.opened.reader.clone();
         let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));

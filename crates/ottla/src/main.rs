@@ -2,7 +2,7 @@
 //!
 //! Place: outermost; joins the broker and the client to a command line. One file per command under `cmd`, the
 //! demonstration under `demo`, the crash harness under `prove_kill`. Results go to standard output (`output`),
-//! logs to standard error through `tracing` (filter: `OTTLA_LOG`, default `warn`).
+//! logs to standard error through `tracing` (filter: `--log-level` of `serve`, `OTTLA_LOG`).
 //!
 //! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong, 3 refused for
 //! safety, 4 looked into something and found damage.
@@ -21,7 +21,10 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    start_logs(cli.default_log_level());
+    if let Err(error) = start_logs(&cli) {
+        output::complain(&format!("--log-level: {error}"));
+        return ExitCode::from(2);
+    }
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) if output::is_closed(&error) => ExitCode::SUCCESS, // the reader of our output had enough
@@ -36,12 +39,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_logs(default_level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("OTTLA_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+/// Logs go to standard error: what `--log-level` says, else `OTTLA_LOG`, else the command's level.
+fn start_logs(cli: &cli::Cli) -> Result<(), tracing_subscriber::filter::ParseError> {
+    use tracing_subscriber::EnvFilter;
+    let logging = cli.logging();
+    let filter = match logging.level {
+        Some(level) => EnvFilter::try_new(level)?,
+        None => EnvFilter::try_from_env("OTTLA_LOG")
+            .unwrap_or_else(|_| EnvFilter::new(logging.default_level)),
+    };
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if logging.is_json {
+        logs.json().flatten_event(true).init();
+    } else {
+        logs.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
+    }
+    Ok(())
 }

@@ -174,9 +174,9 @@ metrics! {
 }
 "Transactions" {
     LATE_REQUESTS = "ottla_transaction_v1_late_requests_total" COUNTER "requests" []
-        "Requests of transactions of protocol v1 that were dropped as late: a newer connection has spoken for the same producer, and the one they came on was closed. A healthy client never causes one.";
+        "Requests of transactions of protocol v1 that were dropped as late: a newer connection has spoken for the same producer. The connection that each came on is closed. A healthy client never causes one.";
     LET_THROUGH = "ottla_transaction_v1_late_requests_let_through_total" COUNTER "requests" []
-        "Requests of protocol v1 that looked late and were served after a moment, since their client was still there.";
+        "Requests of protocol v1 that looked late, of a client with a pool of connections, and were served after a moment since it was still there.";
     TRANSACTIONAL_IDS = "ottla_transactional_ids" GAUGE "ids" ["state"]
         "Transactional ids by the state of their transaction, under Kafka's names. Ongoing: a transaction is open.";
     OLDEST_OPEN = "ottla_transaction_oldest_open_seconds" GAUGE "seconds" []

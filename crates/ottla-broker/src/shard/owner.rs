@@ -255,6 +255,9 @@ impl Owner {
     fn carry_out(&mut self, decision: Decision, request: Option<Request>, now: ShardTime) {
         let Decision { entries, answers, touched, image_changed, events } = decision;
         events.iter().for_each(|event| events::tell(event, &self.setup.metrics.owner));
+        if image_changed && let Some(request) = &request {
+            events::tell_change(&request.command);
+        }
         if !entries.is_empty() {
             let bytes = entries.iter().map(|entry| entry.batch_bytes()).sum();
             let bounds = touched.into_iter().map(|id| (id, self.state.bounds(id))).collect();

@@ -6,6 +6,7 @@ mod documents;
 mod faults;
 mod gated;
 mod hostile;
+mod metrics;
 mod sessions;
 mod settings;
 mod shutdown;

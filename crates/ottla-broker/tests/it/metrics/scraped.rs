@@ -78,12 +78,6 @@ impl Scraped {
     pub(crate) fn grown(&self, before: &Self, series: &str) -> f64 {
         self.value(series) - before.value(series)
     }
-
-    /// The sum of a metric over all its labels.
-    pub(crate) fn sum(&self, name: &str) -> f64 {
-        let of_it = |series: &&String| series.split('{').next() == Some(name);
-        self.samples.keys().filter(of_it).map(|series| self.value(series)).sum()
-    }
 }
 
 /// Reads a text; panics at whatever the format does not allow.
