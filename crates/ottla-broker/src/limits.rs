@@ -64,6 +64,8 @@ pub const V1_QUEUE_AGE_MAX: Duration = Duration::from_secs(15);
 /// How long a v1 transactional request that looks late is held, to see whether its client has closed the connection:
 /// longer than a round trip, since the close may have to be sent again.
 pub const V1_LATE_HOLD: Duration = Duration::from_millis(500);
+/// No client gives a request up, and its connection with it, sooner than this after it has sent it.
+pub const V1_PATIENCE_MIN: Duration = Duration::from_millis(100);
 /// Clients, by address and client id, whose connections are told apart as pools.
 pub const CLIENT_NAMES_MAX: usize = 10_000;
 /// A wall clock step above this is reported and not followed.

@@ -216,10 +216,10 @@ impl Owner {
         {
             return self.held.hold(until, request);
         }
-        let context = request.command.context.clone();
+        let (context, arrived) = (request.command.context.clone(), request.arrived);
         self.step(request, now);
         if context.connection != ConnectionId::default() {
-            self.pools.spoke(&context);
+            self.pools.spoke(&context, arrived);
         }
     }
 
