@@ -203,7 +203,8 @@ fn wanted(
     synonyms: bool,
     documentation: bool,
 ) -> Vec<DescribeConfigsResourceResult> {
-    let names = resource.configuration_keys.as_ref();
+    // None and an empty list both mean all, as in Kafka.
+    let names = resource.configuration_keys.as_ref().filter(|names| !names.is_empty());
     let is_wanted =
         |config: &DescribeConfigsResourceResult| names.is_none_or(|names| names.contains(&config.name));
     let mut configs: Vec<_> = configs.into_iter().filter(is_wanted).collect();

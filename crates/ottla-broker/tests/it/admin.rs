@@ -300,6 +300,59 @@ fn rules_and_names() {
     });
 }
 
+/// Proves: a setting of a group is described with its sources and listed once it was altered, at once and after the
+/// group gave it up; a group without a name has none.
+#[test]
+fn settings_of_groups() {
+    use m::describe_configs_request::DescribeConfigsResource;
+    use m::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+    const NAME: &str = "consumer.session.timeout.ms";
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(config(folder.path())).await.expect("it starts");
+        let mut wire = Wire::connect(&broker).await;
+        for (value, source, listed) in [(None, 5, 0), (Some("50000"), 8, 1), (None, 5, 0)] {
+            let change = AlterableConfig {
+                name: Text::from_static(NAME),
+                config_operation: i8::from(value.is_none()),
+                value: value.map(Text::from_static),
+                ..Default::default()
+            };
+            let resource = AlterConfigsResource {
+                resource_type: 32,
+                resource_name: Text::from_static("g"),
+                configs: vec![change],
+                ..Default::default()
+            };
+            let request =
+                m::IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+            assert_eq!(wire.call(&request, 1).await.responses[0].error_code, 0);
+            let resource = |name| DescribeConfigsResource {
+                resource_type: 32,
+                resource_name: Text::from_static(name),
+                configuration_keys: (source == 8).then(Vec::new), // an empty list means all, too
+                ..Default::default()
+            };
+            let request = m::DescribeConfigsRequest {
+                resources: vec![resource("g"), resource("")],
+                include_synonyms: true,
+                ..Default::default()
+            };
+            let answer = wire.call(&request, 4).await;
+            assert_eq!((answer.results[0].error_code, answer.results[1].error_code), (0, 42));
+            let configs = &answer.results[0].configs;
+            let found = configs.iter().find(|config| config.name == NAME).expect("listed");
+            assert_eq!((found.value.as_deref(), found.config_source), (value.or(Some("45000")), source));
+            let names: Vec<&str> = found.synonyms.iter().map(|synonym| synonym.name.as_str()).collect();
+            assert_eq!(names.last(), Some(&"group.consumer.session.timeout.ms"));
+            assert_eq!(names.len(), 1 + listed);
+            let request = m::ListConfigResourcesRequest { resource_types: vec![32], ..Default::default() };
+            assert_eq!(wire.call(&request, 1).await.config_resources.len(), listed);
+        }
+        broker.shutdown().await;
+    });
+}
+
 /// Proves: elections are not needed, reassignments are neither there nor possible, in every version.
 #[test]
 fn replicas() {
