@@ -53,11 +53,11 @@ public final class Restart {
                 new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(List.of("spread"), new ConsumerRebalanceListener() {
                 @Override public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
-                    if (!stop && !partitions.isEmpty()) say("rebalanced " + group);
+                    if (!stop && !partitions.isEmpty()) say("rebalanced " + group + " revoked " + partitions);
                 }
 
                 @Override public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
-                    say("rebalanced " + group);
+                    say("rebalanced " + group + " assigned " + partitions);
                     if (!partitions.isEmpty()) assigned.incrementAndGet();
                 }
 
@@ -97,7 +97,11 @@ public final class Restart {
                 }
             }
         }));
-        Map<String, Object> classic = Map.of("session.timeout.ms", 10000, "heartbeat.interval.ms", 1000);
+        // With the default "rebootstrap" (KIP-899) the classic consumer forgets all metadata while its only broker is away.
+        // If it finds its coordinator before its next look at the metadata, it takes that for a change of its topics and
+        // joins again, the member and its partitions being the same. It finds Ottla's at once; Apache Kafka's takes longer.
+        Map<String, Object> classic = Map.of("session.timeout.ms", 20000, "heartbeat.interval.ms", 1000,
+                "metadata.recovery.strategy", System.getProperty("recovery", "none"));
         for (int n = 0; n < 2; n++) {
             threads.add(start("classic", () -> member(bootstrap, "java-classic", classic)));
             threads.add(start("consumer", () -> member(bootstrap, "java-consumer", Map.of("group.protocol", "consumer"))));
