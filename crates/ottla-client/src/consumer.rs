@@ -303,8 +303,9 @@ impl Consumer {
         self.core.fetcher.assignment()
     }
 
-    /// Who commits, for `Transaction::send_offsets` (KIP-447). Absent without `group.id`. Ask for it again in each
-    /// transaction: it changes with every rebalance.
+    /// Who commits, for `Transaction::send_offsets` (KIP-447). Absent without `group.id`. Ask for it in each
+    /// transaction anew and without a `poll` in between: it changes with every rebalance. A member that was given
+    /// up keeps its old name until it has joined again, so that the broker refuses its offsets.
     pub fn group_metadata(&self) -> Option<GroupMetadata> {
         self.core.group_metadata()
     }

@@ -121,7 +121,7 @@ async fn commit(
         if let Some(member) = member {
             (group.member_id, group.generation_id) = member.identity();
             group.group_instance_id = settings.group_instance_id.clone();
-            if group.member_id.is_empty() {
+            if !member.is_member() {
                 return Err(not_member(group_id, member.is_rebalancing(), ErrorCode::UnknownMemberId));
             }
         }

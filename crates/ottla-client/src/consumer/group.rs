@@ -123,8 +123,11 @@ pub(super) struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// Who the member is, or was last: whoever commits for a membership that has ended must be refused, and a
+    /// commit in nobody's name would not be.
     member_id: Text,
     generation_id: i32,
+    is_member: bool,
     is_rebalancing: bool,
     last_poll: Instant,
 }
@@ -134,6 +137,7 @@ impl Shared {
         let state = State {
             member_id: Text::EMPTY,
             generation_id: -1,
+            is_member: false,
             is_rebalancing: false,
             last_poll: time::now(),
         };
@@ -149,6 +153,12 @@ impl Shared {
         let mut state = self.state();
         state.member_id = member_id.clone();
         state.generation_id = generation_id;
+        state.is_member = true;
+    }
+
+    /// The membership has ended.
+    fn end(&self) {
+        self.state().is_member = false;
     }
 
     fn set_rebalancing(&self, is_rebalancing: bool) {
@@ -164,7 +174,12 @@ impl Shared {
         self.state().is_rebalancing
     }
 
-    /// Member and generation, as the coordinator knows them.
+    /// Whether the coordinator has given us a generation and not taken it back, as far as we know.
+    pub(super) fn is_member(&self) -> bool {
+        self.state().is_member
+    }
+
+    /// Member and generation, as the coordinator knows or last knew them.
     pub(super) fn identity(&self) -> (Text, i32) {
         let state = self.state();
         (state.member_id.clone(), state.generation_id)

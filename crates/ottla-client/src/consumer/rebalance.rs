@@ -14,7 +14,8 @@ use super::error::{CommitError, ConsumerError};
 use super::fetcher::{Fetcher, Place, Position};
 use super::group::{Command, Event, LostReason, Membership};
 use super::settings::{ConsumerSettings, GroupProtocol};
-use crate::record::{GroupMetadata, OffsetToCommit, TopicPartition};
+use crate::offsets;
+use crate::record::{CommittedOffset, GroupMetadata, OffsetToCommit, TopicPartition};
 
 /// What a listener's call returns.
 pub type Callback<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -39,7 +40,7 @@ pub type Callback<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 ///     }
 /// }
 /// ```
-pub trait RebalanceListener: Send {
+pub trait RebalanceListener: Send + Sync {
     /// These partitions were added; what was assigned before and stays is not among them. Called at the end of
     /// every rebalance, so the list may be empty. `Rebalance::seek` decides where reading begins.
     fn assigned<'a>(
@@ -101,6 +102,15 @@ impl Rebalance<'_> {
     /// The positions that are known, of all assigned partitions.
     pub fn positions(&self) -> Vec<OffsetToCommit> {
         self.core.fetcher.positions(|_| true)
+    }
+
+    /// What the group has committed for these partitions; waits while a transaction holds an offset open.
+    pub async fn committed(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<CommittedOffset>, ConsumerError> {
+        let group_id = self.core.settings.group_id.as_ref().ok_or(CommitError::NoGroup)?;
+        Ok(offsets::committed(&self.core.fetcher.cluster, group_id, Some(partitions)).await?)
     }
 
     /// Moves a partition's position.

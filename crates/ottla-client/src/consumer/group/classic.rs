@@ -233,7 +233,7 @@ impl Protocol {
             self.member_id = Text::EMPTY;
         }
         self.snapshot = None;
-        self.member.shared.identify(&Text::EMPTY, -1);
+        self.member.shared.end();
         self.member.shared.set_rebalancing(true);
     }
 

@@ -210,7 +210,7 @@ impl Protocol {
         self.member_epoch = JOINING;
         self.owned.clear();
         self.tell_all = true;
-        self.member.shared.identify(&Text::EMPTY, -1);
+        self.member.shared.end();
     }
 
     fn take_owned(&mut self, owned: &[TopicPartition]) {
