@@ -1,5 +1,6 @@
 //! The binary from outside: its command line, its client against its broker, its kills.
 
+mod admin;
 mod cli;
 mod client;
 mod demo;
