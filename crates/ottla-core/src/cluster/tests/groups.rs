@@ -115,7 +115,8 @@ fn replaced() {
     assert_eq!(replace(&mut shard, "g", false, &[(SESSION, Some("46000")), (HEARTBEAT, Some("7000"))]), 0);
     assert_eq!(replace(&mut shard, "g", true, &[]), 0);
     assert_eq!(in_force(&shard, "g").map(|(value, ..)| value), [46_000, 7000]);
-    let table: &[(&str, &[(&str, Option<&str>)], i16)] = &[
+    type Wanted<'a> = &'a [(&'a str, Option<&'a str>)];
+    let table: &[(&str, Wanted<'_>, i16)] = &[
         ("g", &[(SESSION, None)], 42),
         ("g", &[(HEARTBEAT, Some("1"))], 40),
         ("g", &[("no.such", Some("1"))], 40),
