@@ -56,6 +56,16 @@ const SUITES: &[Suite] = &[
         usual: true,
     },
     Suite {
+        name: "settings",
+        script: "suite-settings",
+        about: "settings, names of topics and unknown requests beside Kafka's",
+        arguments: "--target ottla",
+        config: None,
+        restarts: false,
+        healthy: true,
+        usual: true,
+    },
+    Suite {
         name: "kgo",
         script: "suite-kgo",
         about: "franz-go's own tests",
