@@ -36,6 +36,8 @@ pub struct Shared {
     pub readers: Readers,
     /// Bytes of fetched data between disk and socket.
     pub fetch_budget: Arc<Semaphore>,
+    /// Fetches that wait for some of these.
+    pub fetch_waiting: AtomicUsize,
     /// Incremental fetch sessions (KIP-227).
     pub sessions: FetchSessions,
     /// What is counted.
@@ -76,6 +78,7 @@ impl Shared {
             )),
             readers: Readers::default(),
             fetch_budget: Arc::new(Semaphore::new(limits::FETCH_IN_FLIGHT_BYTES_MAX)),
+            fetch_waiting: AtomicUsize::new(0),
             sessions: FetchSessions::new(config.fetch_sessions_max, session_seed),
             config,
             advertised,
@@ -99,6 +102,11 @@ impl Shared {
     /// Shard time now, ms: what records' timestamps are compared with.
     pub fn shard_time_ms(&self) -> i64 {
         self.time.now_ms(&*self.clock)
+    }
+
+    /// Whether a fetch waits for bytes that others hold.
+    pub fn is_fetch_room_wanted(&self) -> bool {
+        self.fetch_waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Ready once the broker stops.

@@ -217,7 +217,7 @@ async fn write_answers(
         };
         let answer_bytes = outgoing.chunks.iter().map(Bytes::len).sum();
         if !outgoing.chunks.is_empty()
-            && let Err(error) = write_frame(socket, outgoing.chunks).await
+            && let Err(error) = write_frame(socket, outgoing.chunks, || shared.is_fetch_room_wanted()).await
         {
             return End::Write(error);
         }

@@ -80,11 +80,12 @@ impl RequestBudget {
     }
 }
 
-/// Counted while it lives, also when the wait is given up.
-struct Waits<'a>(&'a AtomicUsize);
+/// Somebody waits for room: counted while it lives, also when the wait is given up.
+pub struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    /// One more.
+    pub fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
@@ -198,25 +199,44 @@ fn cut(error: io::Error) -> FrameError {
 }
 
 /// Writes one answer: its length, then its chunks, without copying them. `TimedOut` when the client does not take
-/// it fast enough.
-pub async fn write_frame(socket: &mut OwnedWriteHalf, chunks: Vec<Bytes>) -> io::Result<()> {
+/// it fast enough: in all, or, while others wait for the room that answers take, 1 MiB or its rest in each window.
+pub async fn write_frame(
+    socket: &mut OwnedWriteHalf,
+    chunks: Vec<Bytes>,
+    is_wanted: impl Fn() -> bool,
+) -> io::Result<()> {
     let length: usize = chunks.iter().map(Bytes::len).sum();
     let head = u32::try_from(length).map_err(|_| io::Error::other("an answer above 4 GiB"))?.to_be_bytes();
     let mut all: std::collections::VecDeque<Bytes> = chunks.into();
     all.push_front(Bytes::copy_from_slice(&head));
     let deadline = time::now() + ANSWER_TIME + Duration::from_secs((length / ANSWER_RATE_MIN) as u64);
+    let (mut window, mut taken) = ((time::now() + FRAME_WINDOW).min(deadline), 0);
     while !all.is_empty() {
         let written = {
             let slices: Vec<io::IoSlice<'_>> =
                 all.iter().take(64).map(|chunk| io::IoSlice::new(chunk)).collect();
-            time::timeout_at(deadline, socket.write_vectored(&slices)).await.map_err(|_| {
-                io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answers")
-            })??
+            time::timeout_at(window, socket.write_vectored(&slices)).await
         };
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+        match written {
+            Ok(written) => {
+                let written = written?;
+                if written == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                taken += written;
+                advance(&mut all, written);
+            }
+            Err(_) => {
+                let is_slow = taken < STEP_BYTES && is_wanted();
+                if is_slow || time::now() >= deadline {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the client does not take its answers",
+                    ));
+                }
+                (window, taken) = ((time::now() + FRAME_WINDOW).min(deadline), 0);
+            }
         }
-        advance(&mut all, written);
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use ottla_storage::Batches;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Wanted;
+use crate::net::frames::Waits;
 use crate::shard::view::{Outdated, PartitionSlot, Published};
 use crate::shared::Shared;
 
@@ -208,7 +209,10 @@ impl Round {
             u32::try_from(bytes).unwrap_or(u32::MAX).min(crate::limits::FETCH_IN_FLIGHT_BYTES_MAX as u32);
         let budget = shared.fetch_budget.clone();
         let permit = match &mut self.held {
-            None => budget.acquire_many_owned(permits).await.ok(),
+            None => {
+                let _waits = Waits::new(&shared.fetch_waiting);
+                budget.acquire_many_owned(permits).await.ok()
+            }
             Some(_) => budget.try_acquire_many_owned(permits).ok(),
         };
         let Some(permit) = permit else { return false };
