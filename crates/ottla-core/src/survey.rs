@@ -118,3 +118,6 @@ impl ShardState {
         if to < self.groups.slot_bound() { Next::Offsets(to) } else { Next::Nothing }
     }
 }
+
+#[cfg(test)]
+mod tests;
