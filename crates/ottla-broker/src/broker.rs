@@ -108,24 +108,7 @@ impl Broker {
             metrics: metrics.clone(),
             desk: desk.clone(),
         };
-        let began = clock.monotonic();
-        let recovered = load(&setup).await;
-        metrics.log.recovery_nanos.set(nanos(clock.monotonic().saturating_sub(began)));
-        let recovered = recovered
-            .map_err(|error| BrokerError::Recover { dir: config.dir.clone(), error: Box::new(error) })?;
-        let report = &recovered.opened.report;
-        tracing::info!(
-            dir = %config.dir,
-            took = ?clock.monotonic().saturating_sub(began),
-            epoch = recovered.opened.epoch,
-            position = recovered.state.position().0,
-            files = report.files,
-            frames_replayed = report.frames_replayed,
-            from_snapshot = report.snapshot.is_some(),
-            torn_tail = report.cut.is_some(),
-            damaged_places = report.damage.len() + report.damaged_snapshots.len(),
-            "the folder is loaded"
-        );
+        let recovered = load_and_tell(&config.dir, &setup).await?;
         let is_new = !recovered.state.is_bootstrapped();
         let reader = recovered.opened.reader.clone();
         let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));
@@ -231,6 +214,30 @@ fn sockets_max(config: &Config) -> usize {
         );
     }
     most
+}
+
+/// Loads the folder, and says what was found there.
+async fn load_and_tell(dir: &str, setup: &OwnerSetup) -> Result<Recovered, BrokerError> {
+    let began = setup.clock.monotonic();
+    let recovered = load(setup).await;
+    let took = setup.clock.monotonic().saturating_sub(began);
+    setup.metrics.log.recovery_nanos.set(nanos(took));
+    let recovered =
+        recovered.map_err(|error| BrokerError::Recover { dir: dir.to_owned(), error: Box::new(error) })?;
+    let report = &recovered.opened.report;
+    tracing::info!(
+        dir,
+        ?took,
+        epoch = recovered.opened.epoch,
+        position = recovered.state.position().0,
+        files = report.files,
+        frames_replayed = report.frames_replayed,
+        from_snapshot = report.snapshot.is_some(),
+        torn_tail = report.cut.is_some(),
+        damaged_places = report.damage.len() + report.damaged_snapshots.len(),
+        "the folder is loaded"
+    );
+    Ok(recovered)
 }
 
 /// Recovers the folder. A process that was just killed may still hold its lock while it is torn down, so a held
