@@ -114,6 +114,9 @@ pub(crate) enum Step {
     End,
 }
 
+/// A frame of which only bodies are damaged: its header, its entries, and those that are damaged.
+pub(crate) type SteppedOver = (FrameHeader, Vec<EntryHeader>, Vec<EntryHeader>);
+
 /// Goes through a file's frames.
 pub(crate) struct Scanner {
     window: Window,
@@ -169,9 +172,9 @@ impl Scanner {
         Ok(Step::Frame(Box::new(frame)))
     }
 
-    /// Goes over a frame of which only bodies are damaged: its header, its entries, and those that are damaged. None
-    /// when nothing can be said of what lies at the position; then the scan stays where it is.
-    pub(crate) fn step_over(&mut self) -> io::Result<Option<(FrameHeader, Vec<EntryHeader>, Vec<EntryHeader>)>> {
+    /// Goes over a frame of which only bodies are damaged. None when nothing can be said of what lies at the
+    /// position; then the scan stays where it is.
+    pub(crate) fn step_over(&mut self) -> io::Result<Option<SteppedOver>> {
         let Ok(mut frame) = self.read(Bodies::Skip)? else { return Ok(None) };
         if frame.header.sequence.0 != self.last_sequence.0.wrapping_add(1) {
             return Ok(None);

@@ -261,15 +261,10 @@ impl Call for DeleteOffsets<'_> {
         for at in keys {
             let topic = topics.entry(at.topic.clone()).or_default();
             topic.name = at.topic.clone();
-            let partition =
-                OffsetDeleteRequestPartition { partition_index: at.partition, ..Default::default() };
+            let partition = OffsetDeleteRequestPartition { partition_index: at.partition };
             topic.partitions.push(partition);
         }
-        OffsetDeleteRequest {
-            group_id: self.group_id.clone(),
-            topics: topics.into_values().collect(),
-            ..OffsetDeleteRequest::default()
-        }
+        OffsetDeleteRequest { group_id: self.group_id.clone(), topics: topics.into_values().collect() }
     }
 
     fn read(&self, keys: &[TopicPartition], answer: OffsetDeleteResponse) -> Vec<(TopicPartition, Item<()>)> {

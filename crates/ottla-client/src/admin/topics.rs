@@ -454,7 +454,11 @@ impl Admin {
 
     /// Describes topics by name or id, with the state of each partition. Cancel-safe.
     pub async fn describe_topics(&self, topics: &[TopicRef]) -> Results<TopicRef, TopicDetails> {
-        self.run(&DescribeTopics, topics.to_vec()).await
+        // a request with ids has no ear for names
+        let (names, ids) = topics.iter().cloned().partition(|topic| matches!(topic, TopicRef::Name(_)));
+        let mut results = self.run(&DescribeTopics, names).await;
+        results.extend(self.run(&DescribeTopics, ids).await);
+        results
     }
 
     /// Describes a topic. Cancel-safe.
