@@ -45,8 +45,9 @@ fn start_logs(cli: &cli::Cli) -> Result<(), tracing_subscriber::filter::ParseErr
     let logging = cli.logging();
     let filter = match logging.level {
         Some(level) => EnvFilter::try_new(level)?,
-        None => EnvFilter::try_from_env("OTTLA_LOG")
-            .unwrap_or_else(|_| EnvFilter::new(logging.default_level)),
+        None => {
+            EnvFilter::try_from_env("OTTLA_LOG").unwrap_or_else(|_| EnvFilter::new(logging.default_level))
+        }
     };
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if logging.is_json {
