@@ -108,7 +108,7 @@ fn text(bytes: Option<bytes::Bytes>) -> String {
 }
 
 /// The whole story, with topics, groups and ids that begin with `name`.
-pub async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
+pub(crate) async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
     let admin = Admin::connect(client.clone()).await?;
     let topics: Vec<String> = ["numbers", "doubled", "more"].map(|topic| format!("{name}-{topic}")).into();
     for topic in &topics {

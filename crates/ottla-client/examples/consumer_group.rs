@@ -79,7 +79,7 @@ async fn member(
 }
 
 /// The whole story, with a topic and a group called `name`.
-pub async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
+pub(crate) async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
     let admin = Admin::connect(client.clone()).await?;
     admin.create_topic(&NewTopic::new(name, 6)).await?;
     let read = Arc::new(Mutex::new(Vec::new()));

@@ -64,8 +64,9 @@ impl RebalanceListener for Listener {
                     .iter()
                     .find(|found| found.topic_partition == *at)
                     .and_then(|found| found.offset);
-                let position = rebalance.position(at).filter(|position| *position > 0);
-                let count = if offset == position { &self.0.clean } else { &self.0.unclean };
+                // without a position it has not been read since it was sent back to the committed offset
+                let is_clean = rebalance.position(at).is_none_or(|position| position == offset.unwrap_or(0));
+                let count = if is_clean { &self.0.clean } else { &self.0.unclean };
                 count.fetch_add(1, Ordering::SeqCst);
             }
         })
@@ -200,7 +201,7 @@ async fn collect(
 }
 
 /// The whole story, with topics, group and ids that begin with `name`.
-pub async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
+pub(crate) async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
     let admin = Admin::connect(client.clone()).await?;
     admin.create_topic(&NewTopic::new(format!("{name}-source"), PARTITIONS)).await?;
     admin.create_topic(&NewTopic::new(format!("{name}-sink"), 1)).await?;
@@ -244,6 +245,9 @@ pub async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
     freeze.store(true, Ordering::SeqCst);
     feed(&feeder, name, 4).await?;
     collect(&mut sink, &mut seen, 5 * per_phase).await?;
+    while counts.lost.load(Ordering::SeqCst) == 0 {
+        let _ = tokio::time::timeout(POLL, std::future::pending::<()>()).await; // until it has noticed
+    }
 
     stop_second.send_replace(true);
     stop_third.send_replace(true);

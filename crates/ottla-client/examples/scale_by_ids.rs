@@ -176,7 +176,7 @@ async fn producer_ids(admin: &Admin, name: &str) -> Result<BTreeMap<String, i64>
 }
 
 /// The whole story, with topics, group and ids that begin with `name`.
-pub async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
+pub(crate) async fn run(client: ClientSettings, name: &str) -> Result<(), Failure> {
     let admin = Admin::connect(client.clone()).await?;
     admin.create_topic(&NewTopic::new(format!("{name}-source"), 2)).await?;
     admin.create_topic(&NewTopic::new(format!("{name}-sink"), 1)).await?;

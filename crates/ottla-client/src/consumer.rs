@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ottla_env::time::{self, Instant};
+use ottla_protocol::error::ErrorCode;
 use ottla_protocol::types::Text;
 
 use crate::cluster::{Cluster, ClusterError};
@@ -261,7 +262,8 @@ impl Consumer {
     }
 
     /// Leaves the group and reads nothing any more: commits first if `enable.auto.commit` says so, and calls
-    /// `RebalanceListener::revoked`. If the future is dropped, call it again.
+    /// `RebalanceListener::revoked`, or `lost` when the membership has ended already. If the future is dropped,
+    /// call it again.
     pub async fn unsubscribe(&mut self) {
         self.leave(time::now() + CLOSE_TIMEOUT).await;
     }
@@ -271,8 +273,15 @@ impl Consumer {
         if time::timeout_at(deadline, self.core.auto_commit(&owned)).await.is_err() {
             tracing::warn!("positions were not committed in time");
         }
-        if self.core.membership.is_some() {
-            rebalance::give_up(&mut self.core, &mut self.listener, owned).await;
+        match &self.core.membership {
+            Some(membership) if membership.shared.is_member() => {
+                rebalance::give_up(&mut self.core, &mut self.listener, owned).await;
+            }
+            Some(_) => {
+                let reason = LostReason::Fenced(ErrorCode::UnknownMemberId);
+                rebalance::lose(&mut self.core, &mut self.listener, owned, reason).await;
+            }
+            None => {}
         }
         self.underway = None;
         self.core.fetcher.clear();

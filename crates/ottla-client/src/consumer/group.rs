@@ -86,6 +86,8 @@ pub enum LostReason {
     PollInterval,
     /// The coordinator does not know the member any more, or not in this epoch.
     Fenced(ErrorCode),
+    /// The membership has ended for good: `poll` returns why.
+    Failed,
 }
 
 /// What the consumer is told. `round` counts the rebalances of this member.

@@ -215,7 +215,7 @@ impl Underway {
             }
             Event::Failed(error) => {
                 let error = error.clone();
-                lose(core, listener, owned, LostReason::Fenced(ottla_protocol::error::ErrorCode::None)).await;
+                lose(core, listener, owned, LostReason::Failed).await;
                 core.membership = None;
                 Err(error.into())
             }
@@ -289,7 +289,7 @@ pub(super) async fn give_up(
 }
 
 /// Calls the listener, then forgets all partitions.
-async fn lose(
+pub(super) async fn lose(
     core: &mut Core,
     listener: &mut Option<Box<dyn RebalanceListener>>,
     gone: Vec<TopicPartition>,

@@ -116,9 +116,9 @@ impl Classic {
     async fn join(&mut self, owned: Vec<TopicPartition>) -> Result<Step, End> {
         let mut backoff = self.protocol.member.cluster.backoff();
         self.protocol.member.round += 1;
-        self.protocol.member.shared.set_rebalancing(true);
         let mut restarts = 0;
         loop {
+            self.protocol.member.shared.set_rebalancing(true);
             if let Some(subscription) = self.inbox.subscription.take() {
                 self.protocol.member.subscription = subscription;
             }
@@ -234,7 +234,7 @@ impl Protocol {
         }
         self.snapshot = None;
         self.member.shared.end();
-        self.member.shared.set_rebalancing(true);
+        self.member.shared.set_rebalancing(false);
     }
 
     fn remembered(&mut self, assignor: Assignor) -> &mut Remembered {

@@ -125,7 +125,6 @@ impl Protocol {
         };
         let generation_id = self.generation_id;
         self.remembered(assignor).take(partitions.clone(), generation_id);
-        self.member.shared.identify(&self.member_id, generation_id);
         self.member.shared.set_rebalancing(false);
         tracing::debug!(group_id = %self.member.group_id, generation_id, is_leader, assignor = assignor.name(), count = partitions.len(), "joined");
         Ok(partitions)
@@ -154,6 +153,9 @@ impl Protocol {
                     self.judge(code, "JoinGroup")?;
                     self.member_id = answer.member_id.detached();
                     self.generation_id = answer.generation_id;
+                    // what is still owned is committed in the new generation from here on: nobody else can have it
+                    // before we have rejoined without it
+                    self.member.shared.identify(&self.member_id, self.generation_id);
                     return Ok(answer);
                 }
             }
