@@ -61,13 +61,9 @@ pub const OWNER_LOOK_AROUND: Duration = Duration::from_millis(500);
 /// A v1 transactional request that waited longer in the inbox is dropped with its connection: half of what clients
 /// usually wait for an answer.
 pub const V1_QUEUE_AGE_MAX: Duration = Duration::from_secs(15);
-/// How long a v1 transactional request that looks late is held, to see whether its client has closed the connection:
-/// longer than a round trip, since the close may have to be sent again.
-pub const V1_LATE_HOLD: Duration = Duration::from_millis(500);
-/// No client gives a request up, and its connection with it, sooner than this after it has sent it.
-pub const V1_PATIENCE_MIN: Duration = Duration::from_millis(100);
-/// Clients, by address and client id, whose connections are told apart as pools.
-pub const CLIENT_NAMES_MAX: usize = 10_000;
+/// How long a v1 transactional request that looks late is held for its client to show that it has left: longer than a
+/// client that has given it up stays silent, shorter than one that waits for its answer has patience.
+pub const V1_LATE_HOLD: Duration = Duration::from_secs(4);
 /// A wall clock step above this is reported and not followed.
 pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 /// A snapshot is written when the log has grown by this, or by twice the last snapshot if that is more.

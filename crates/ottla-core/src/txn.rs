@@ -145,11 +145,19 @@ fn resolve(state: &ShardState, topic: &str, partition: i32) -> Option<TopicIdPar
     state.topics.by_name(topic)?.partition(partition)
 }
 
-/// Whether a coordinator request of protocol v1 is late: its pair is the current one, and a newer connection
-/// has spoken for it.
-fn is_late(step: &mut Step<'_>, id: &Text, pair: Pair, context: &Context) -> bool {
+/// What a coordinator request of protocol v1 is answered if it is late, or looks so: its pair is the current one, and
+/// a newer connection has spoken for it.
+fn late(step: &mut Step<'_>, id: &Text, pair: Pair, context: &Context) -> Option<Reply> {
     let is_current = step.state.transactions.get(id).is_some_and(|transaction| transaction.pair() == pair);
-    is_current && step.state.volatile.fence.late_for_id(id, pair, context)
+    let fence = &mut step.state.volatile.fence;
+    if !is_current || !fence.late_for_id(id, pair, context) {
+        return None;
+    }
+    if fence.is_left_behind(id, pair, context.connection) {
+        fence.count_cut();
+        return Some(Reply::Close("a connection of transactions v1 that another one has taken over from"));
+    }
+    Some(LATE)
 }
 
 /// Notes the connection of a coordinator request of protocol v1, if its pair is the current one.
@@ -159,6 +167,6 @@ fn note_connection(step: &mut Step<'_>, id: &Text, pair: Pair, connection: Conne
     }
 }
 
-/// The answer to a late request: none, and the end of its connection, once it is known that its client has left.
+/// The answer to what looks late: none, and the end of its connection, once it is known that its client has left.
 pub(crate) const LATE: Reply =
     Reply::Late("late request of an older connection for a transaction of protocol v1");

@@ -1,19 +1,18 @@
 //! Requests of transactions v1 that look late (`ottla_core`'s `txn::fence`), while it is found out whether they are.
 //!
-//! Place in the walk: beside the owner. The core has decided nothing about such a request. On a connection of a pool
-//! (`pools`) it is held for a moment: who gives a request up closes its connection, and the close is right behind the
-//! request in the socket. When the connection closes, the request was late and is dropped; else it is decided as one
-//! of a client that uses several connections in turn, as kafka-go does. On any other connection the owner drops it at
-//! once: its client has moved on to a newer one.
+//! Place in the walk: beside the owner. The core has decided nothing about such a request. A client that has given it
+//! up closes the connection, or goes on with a newer one: either drops the request. A client that keeps a pool of
+//! connections and takes any of them for its next request, as kafka-go does, waits for the answer and does nothing
+//! else meanwhile: after a time the request is decided, and the producer is not suspected again under this epoch.
 //!
 //! Invariants: what one connection sends behind a held request of its own is held too, so that its order stays; what
 //! is held is bounded by the requests' shares of the bytes in flight. It does not know what late means.
 
 use std::time::Duration;
 
-use ottla_core::command::ConnectionId;
+use ottla_core::command::{Command, ConnectionId};
 
-use super::Request;
+use super::{Request, producer_of_v1};
 
 /// The held requests, in the order of their arrival.
 #[derive(Default)]
@@ -36,6 +35,18 @@ impl HeldRequests {
     pub fn holds(&self, connection: ConnectionId) -> Option<Duration> {
         let of_it = |held: &&Held| held.request.command.context.connection == connection;
         self.held.iter().rfind(of_it).map(|held| held.until)
+    }
+
+    /// Gives back the requests that this one shows to be given up: the same producer speaks on a newer connection.
+    pub fn overtaken(&mut self, by: &Command) -> Vec<Request> {
+        let Some(producer_id) = (!self.held.is_empty()).then(|| producer_of_v1(by)).flatten() else {
+            return Vec::new();
+        };
+        let given_up = |held: &mut Held| {
+            let command = &held.request.command;
+            command.context.connection < by.context.connection && producer_of_v1(command) == Some(producer_id)
+        };
+        self.held.extract_if(.., given_up).map(|held| held.request).collect()
     }
 
     /// The connection is gone. Gives back the requests that were held for it.

@@ -1,7 +1,7 @@
 //! The shard's shell: everything around the pure core.
 //!
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) ->
-//! `view` (what readers see) and the answers. `late` holds what looks late, `pools` says of whom. `recovery` loads, `snapshots` keeps loading short, `unavailable`
+//! `view` (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading short, `unavailable`
 //! answers when a reload takes too long, `time` is the shard's clock.
 
 pub mod desk;
@@ -11,7 +11,6 @@ pub mod late;
 pub mod log_queue;
 pub mod log_thread;
 pub mod owner;
-pub mod pools;
 pub mod pulse;
 pub mod recovery;
 pub mod snapshots;
@@ -26,7 +25,7 @@ use std::time::Duration;
 use ottla_core::command::{Command, CommandBody, ConnectionId, Context, Token};
 use ottla_core::decision::Reply;
 use ottla_env::clock::Clock;
-use ottla_protocol::types::Text;
+use ottla_protocol::types::{NO_PRODUCER_ID, Text};
 use tokio::sync::oneshot;
 
 use crate::net::frames::Share;
@@ -122,12 +121,22 @@ impl ShardHandle {
 /// Whether a request is one of the first transaction protocol's, where nothing names the transaction (KIP-890):
 /// read from a connection that is gone, it is late.
 fn is_transactional_v1(command: &Command) -> bool {
+    producer_of_v1(command).is_some()
+}
+
+/// The producer id of such a request; -1 when it has none that can be read.
+fn producer_of_v1(command: &Command) -> Option<i64> {
     let version = command.context.version;
     match &command.body {
-        CommandBody::AddPartitionsToTxn(_) => version <= 3,
-        CommandBody::AddOffsetsToTxn(_) => true,
-        CommandBody::EndTxn(_) | CommandBody::TxnOffsetCommit(_) => version <= 4,
-        CommandBody::Produce(produce) => version <= 11 && produce.transactional_id.is_some(),
-        _ => false,
+        CommandBody::AddPartitionsToTxn(request) if version <= 3 => Some(request.v3_and_below_producer_id),
+        CommandBody::AddOffsetsToTxn(request) => Some(request.producer_id),
+        CommandBody::EndTxn(request) if version <= 4 => Some(request.producer_id),
+        CommandBody::TxnOffsetCommit(request) if version <= 4 => Some(request.producer_id),
+        CommandBody::Produce(produce) if version <= 11 && produce.transactional_id.is_some() => {
+            let partitions = produce.topics.iter().flat_map(|topic| &topic.partitions);
+            let mut batches = partitions.filter_map(|partition| partition.batch.as_ref().ok());
+            Some(batches.next().map_or(NO_PRODUCER_ID, |batch| batch.header.producer_id))
+        }
+        _ => None,
     }
 }

@@ -24,7 +24,6 @@ use super::inbox::{Inbox, Popped};
 use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::log_thread::{LogProgress, LogThread, Remains};
-use super::pools::Pools;
 use super::pulse::Pulse;
 use super::recovery::{Recovered, recover};
 use super::snapshots;
@@ -73,7 +72,6 @@ pub struct Owner {
     parked: BTreeMap<Token, (u64, Request)>,
     /// Requests that look late.
     held: HeldRequests,
-    pools: Pools,
     order: u64,
     last_loop: Duration,
     pulse: Pulse,
@@ -110,7 +108,6 @@ impl Owner {
             log,
             parked: BTreeMap::new(),
             held: HeldRequests::default(),
-            pools: Pools::default(),
             order: 0,
             last_loop,
             pulse,
@@ -210,17 +207,15 @@ impl Owner {
         }
         if let CommandBody::ConnectionClosed(connection) = request.command.body {
             self.drop_held(connection);
-            self.pools.closed(connection);
         } else if let Some(until) = self.held.holds(request.command.context.connection)
             && is_transactional_v1(&request.command)
         {
             return self.held.hold(until, request);
         }
-        let (context, arrived) = (request.command.context.clone(), request.arrived);
-        self.step(request, now);
-        if context.connection != ConnectionId::default() {
-            self.pools.spoke(&context, arrived);
+        for overtaken in self.held.overtaken(&request.command) {
+            self.drop_late(overtaken, "its client goes on with a newer connection");
         }
+        self.step(request, now);
     }
 
     fn step(&mut self, request: Request, now: ShardTime) {
@@ -294,10 +289,7 @@ impl Owner {
     }
 
     fn let_out(&mut self, pending: Pending) {
-        if let Reply::Late(reason) = pending.reply {
-            if !self.pools.has(pending.request.command.context.connection) {
-                return self.drop_late(pending.request, reason);
-            }
+        if matches!(pending.reply, Reply::Late(_)) {
             return self.held.hold(self.clock.monotonic() + V1_LATE_HOLD, pending.request);
         }
         if pending.rests_on.0 <= self.log.progress.durable.load(Ordering::Acquire) {

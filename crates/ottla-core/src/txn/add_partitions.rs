@@ -261,9 +261,9 @@ pub(crate) fn add_partitions_to_txn(
             producer_id: request.v3_and_below_producer_id,
             producer_epoch: request.v3_and_below_producer_epoch,
         };
-        if super::is_late(step, id, pair, context) {
+        if let Some(reply) = super::late(step, id, pair, context) {
             let rests_on = step.state.transactions.rests_on(id);
-            return step.answer(context.token, super::LATE, rests_on);
+            return step.answer(context.token, reply, rests_on);
         }
         super::note_connection(step, id, pair, context.connection);
         let part = Part { version, id, pair, verify_only: false, topics: &request.v3_and_below_topics };
@@ -276,9 +276,9 @@ pub(crate) fn add_partitions_to_txn(
 pub(crate) fn add_offsets_to_txn(step: &mut Step<'_>, context: &Context, request: AddOffsetsToTxnRequest) {
     let id = &request.transactional_id;
     let pair = Pair { producer_id: request.producer_id, producer_epoch: request.producer_epoch };
-    if super::is_late(step, id, pair, context) {
+    if let Some(reply) = super::late(step, id, pair, context) {
         let rests_on = step.state.transactions.rests_on(id);
-        return step.answer(context.token, super::LATE, rests_on);
+        return step.answer(context.token, reply, rests_on);
     }
     super::note_connection(step, id, pair, context.connection);
     let outcome = if id.is_empty() {

@@ -82,9 +82,9 @@ pub(crate) fn end_txn(step: &mut Step<'_>, context: &Context, request: EndTxnReq
     let id = &request.transactional_id;
     let pair = Pair { producer_id: request.producer_id, producer_epoch: request.producer_epoch };
     let v2 = context.version >= FIRST_V2;
-    if !v2 && super::is_late(step, id, pair, context) {
+    if !v2 && let Some(reply) = super::late(step, id, pair, context) {
         let rests_on = step.state.transactions.rests_on(id);
-        return step.answer(context.token, super::LATE, rests_on);
+        return step.answer(context.token, reply, rests_on);
     }
     let decision = match step.state.transactions.get(id) {
         _ if id.is_empty() => Err(Refusal::InvalidRequest),

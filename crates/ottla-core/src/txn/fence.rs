@@ -6,12 +6,12 @@
 //! their acceptance: what arrives for the same pair on an older connection than the newest that spoke for it looks
 //! late. Nothing is decided then ([`Reply::Late`]).
 //!
-//! It only looks so where a client keeps a pool of connections and takes one of them for each request, as kafka-go
-//! does. The broker knows such connections by their coming back, and waits a moment there: who gave a request up has
-//! closed its connection, and the close stands right behind the request in the socket. If the connection is closed by
-//! then, the request was late and is dropped; if not, the command comes again with [`Context::is_alive`], is let
-//! through, and the order of connections says nothing any more about this pair. From any other connection it is
-//! dropped at once.
+//! It only looks so, because a client may keep a pool of connections and take one of them for each request, as
+//! kafka-go does. But who gave a request up closes its connection or goes on with the newer one, and who has a pool
+//! waits for the answer. So the broker waits for a time. If either happens, the request was late and is dropped; if
+//! not, the command comes again with [`Context::is_alive`], is let through, and the order of connections says nothing
+//! any more about this pair. Only a connection whose own InitProducerId was answered with another pair than the
+//! current one is left behind for certain.
 //!
 //! [`Reply::Late`]: crate::decision::Reply::Late
 //!
@@ -56,14 +56,16 @@ impl<K: Hash + Eq> Marks<K> {
         }
     }
 
+    fn get(&self, key: &K) -> Option<&Mark> {
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
     fn is_late(&self, key: &K, pair: Pair, connection: ConnectionId) -> bool {
-        let mark = self.young.get(key).or_else(|| self.old.get(key));
-        mark.is_some_and(|mark| mark.pair == pair && connection < mark.connection)
+        self.get(key).is_some_and(|mark| mark.pair == pair && connection < mark.connection)
     }
 
     fn has(&self, key: &K, pair: Pair) -> bool {
-        let mark = self.young.get(key).or_else(|| self.old.get(key));
-        mark.is_some_and(|mark| mark.pair == pair)
+        self.get(key).is_some_and(|mark| mark.pair == pair)
     }
 
     fn note(&mut self, key: K, pair: Pair, connection: ConnectionId) {
@@ -85,6 +87,8 @@ pub(crate) struct Fence {
     transactional_ids: Marks<Text>,
     groups: Marks<(Text, i64)>,
     partitions: Marks<(TopicIdPartition, i64)>,
+    /// What InitProducerId was answered with, by id and connection.
+    inits: Marks<(Text, ConnectionId)>,
     /// Pairs whose client uses several connections at once, by producer id.
     pooled: Marks<i64>,
     cut: u64,
@@ -100,6 +104,7 @@ impl Fence {
             transactional_ids: Marks::new(seed, marks_max),
             groups: Marks::new(seed, marks_max),
             partitions: Marks::new(seed, marks_max),
+            inits: Marks::new(seed, marks_max),
             pooled: Marks::new(seed, marks_max),
             cut: 0,
             let_through: 0,
@@ -139,6 +144,16 @@ impl Fence {
     pub(crate) fn late_for_id(&mut self, id: &Text, pair: Pair, context: &Context) -> bool {
         let looks_late = self.transactional_ids.is_late(id, pair, context.connection);
         self.judge(looks_late, pair, context)
+    }
+
+    /// Whether a connection that looks late for this id is so for certain.
+    pub(crate) fn is_left_behind(&self, id: &Text, pair: Pair, connection: ConnectionId) -> bool {
+        self.inits.get(&(id.clone(), connection)).is_some_and(|mark| mark.pair != pair)
+    }
+
+    /// Notes what InitProducerId was answered with.
+    pub(crate) fn note_init(&mut self, id: &Text, pair: Pair, connection: ConnectionId) {
+        self.inits.note((id.detached(), connection), pair, connection);
     }
 
     /// Notes a coordinator request of the current pair.
@@ -228,6 +243,22 @@ mod tests {
         assert_eq!((fence.cut(), fence.let_through()), (0, 1));
         fence.note_id(&id, next, ConnectionId(5));
         assert!(fence.late_for_id(&id, next, &on(4)));
+    }
+
+    /// A connection whose InitProducerId was answered with a pair that is not the current one is left behind; another id
+    /// and another connection are not.
+    #[test]
+    fn a_superseded_connection_is_left_behind() {
+        let (mut fence, id) = (fence(10), Text::from("t"));
+        let next = Pair { producer_epoch: 4, ..PAIR };
+        fence.note_init(&id, PAIR, ConnectionId(1));
+        fence.note_init(&id, next, ConnectionId(2));
+        assert!(fence.is_left_behind(&id, next, ConnectionId(1)));
+        assert!(!fence.is_left_behind(&id, next, ConnectionId(2)));
+        assert!(!fence.is_left_behind(&id, next, ConnectionId(3)));
+        assert!(!fence.is_left_behind(&Text::from("u"), next, ConnectionId(1)));
+        fence.note_init(&id, next, ConnectionId(1));
+        assert!(!fence.is_left_behind(&id, next, ConnectionId(1)), "it has asked again");
     }
 
     /// The tables are bounded, and the marks noted last survive.

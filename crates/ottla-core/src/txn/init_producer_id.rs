@@ -77,12 +77,16 @@ pub(crate) fn init_producer_id(step: &mut Step<'_>, context: &Context, request: 
             // Without a pair the call neither sets nor obeys the mark: some clients send it on a connection
             // of its own. With a pair it speaks for the holder of that pair, like EndTxn.
             if let Some(pair) = expected
-                && super::is_late(step, id, pair, context)
+                && let Some(reply) = super::late(step, id, pair, context)
             {
                 let rests_on = step.state.transactions.rests_on(id);
-                return step.answer(context.token, super::LATE, rests_on);
+                return step.answer(context.token, reply, rests_on);
             }
-            with_transactional_id(step, id, expected, request.transaction_timeout_ms)
+            let outcome = with_transactional_id(step, id, expected, request.transaction_timeout_ms);
+            if let Ok(pair) = outcome {
+                step.state.volatile.fence.note_init(id, pair, context.connection);
+            }
+            outcome
         }
     };
     let rests_on = match &request.transactional_id {
