@@ -104,6 +104,29 @@ impl Wire {
     }
 
     /// Creates a topic; gives its id.
+    /// Speaks for the producer of a v1 transaction until `other` is closed; false if that does not happen.
+    pub(crate) async fn speak_until_closed(
+        &mut self,
+        id: &str,
+        pair: &m::InitProducerIdResponse,
+        other: &mut Wire,
+    ) -> bool {
+        let add = m::AddOffsetsToTxnRequest {
+            transactional_id: id.into(),
+            producer_id: pair.producer_id,
+            producer_epoch: pair.producer_epoch,
+            group_id: "g".into(),
+            ..Default::default()
+        };
+        for _ in 0..40 {
+            assert_eq!(self.call(&add, 3).await.error_code, 0);
+            if other.closes_within(Duration::from_millis(50)).await {
+                return true;
+            }
+        }
+        false
+    }
+
     pub(crate) async fn create_topic(&mut self, name: &str, partitions: i32) -> Uuid {
         let topic = m::create_topics_request::CreatableTopic {
             name: Text::from(name),
