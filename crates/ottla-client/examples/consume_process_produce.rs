@@ -57,7 +57,7 @@ impl Stage {
             }
             batches -= 1;
             let group = consumer.group_metadata().expect("group.id is set");
-            let abort = batches % ABORT_EVERY == 0;
+            let abort = batches.is_multiple_of(ABORT_EVERY);
             let Err(error) = self.transaction(&mut producer, &group, records, abort).await else { continue };
             // nothing of it is visible: read it again
             for at in consumer.assignment() {

@@ -1,5 +1,7 @@
 //! What readers see of a stretch of batches. The way there is tested against brokers, in crate `ottla`.
 
+mod scripted;
+
 use bytes::{Bytes, BytesMut};
 use ottla_protocol::batch::{BatchBuilder, BatchHeader, Producer, build_marker};
 use ottla_protocol::compression::Codec;

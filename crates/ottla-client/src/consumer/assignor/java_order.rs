@@ -48,9 +48,12 @@ pub(crate) fn grouped(partitions: &[TopicPartition]) -> Vec<(Text, Vec<i32>)> {
     groups
 }
 
-/// The same, topics in the order of Java's tables: how the sticky assignor writes what it had.
+/// The same, topics in the order of Java's tables: how the sticky assignor writes what it had. Its way of grouping
+/// puts a new key in front of the others in its bucket.
 pub(crate) fn by_topic(partitions: &[TopicPartition]) -> Vec<(Text, Vec<i32>)> {
-    walk(grouped(partitions), |(topic, _)| hash_text(topic))
+    let mut groups = grouped(partitions);
+    groups.reverse();
+    walk(groups, |(topic, _)| hash_text(topic))
 }
 
 #[cfg(test)]

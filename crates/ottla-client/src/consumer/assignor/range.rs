@@ -10,11 +10,14 @@ use ottla_protocol::types::Text;
 use super::{Assignments, MemberSubscription, Topics, at, nothing, racks};
 use crate::record::TopicPartition;
 
+/// Members in order, with their racks.
+type Members<'a> = Vec<(&'a Text, Option<&'a Text>)>;
+
 /// The sharing out of one topic.
 #[derive(Debug)]
 struct Topic<'a> {
     /// Members that subscribe to it, in order, with their racks.
-    members: Vec<(&'a Text, Option<&'a Text>)>,
+    members: Members<'a>,
     racks: &'a [BTreeSet<Text>],
     unassigned: Vec<TopicPartition>,
     each: usize,
@@ -95,7 +98,7 @@ pub(super) fn assign(topics: &Topics, members: &[MemberSubscription]) -> Assignm
 
 /// Topics of the same members and size are matched together.
 fn match_racks<'a>(topics: &mut [Topic<'a>], assignments: &mut Assignments) {
-    let mut groups: BTreeMap<(Vec<(&'a Text, Option<&'a Text>)>, usize), Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Members<'a>, usize), Vec<usize>> = BTreeMap::new();
     for (index, topic) in topics.iter().enumerate() {
         groups.entry((topic.members.clone(), topic.racks.len())).or_default().push(index);
     }
@@ -111,7 +114,7 @@ fn match_racks<'a>(topics: &mut [Topic<'a>], assignments: &mut Assignments) {
 fn match_together<'a>(
     topics: &mut [Topic<'a>],
     group: &[usize],
-    mut members: Vec<(&'a Text, Option<&'a Text>)>,
+    mut members: Members<'a>,
     count: usize,
     assignments: &mut Assignments,
 ) {

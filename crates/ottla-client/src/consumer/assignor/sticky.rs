@@ -146,12 +146,10 @@ fn owned(topics: &Topics, walked: &[&MemberSubscription], before: &BTreeMap<Text
                     owned.partitions.entry(name.clone()).or_default().push(at.clone());
                 }
             }
-            if let Some(theirs) =
-                other.and_then(|other| owned.partitions.get_mut(&other)).filter(|_| theirs.is_some())
+            if let Some(theirs) = other.and_then(|other| owned.partitions.get_mut(&other))
+                && let Some(place) = theirs.iter().position(|held| held == at)
             {
-                if let Some(place) = theirs.iter().position(|held| held == at) {
-                    theirs.remove(place);
-                }
+                theirs.remove(place);
             }
             owners.insert(at.clone(), name.clone());
         }

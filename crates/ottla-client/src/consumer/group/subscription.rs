@@ -63,18 +63,14 @@ pub(in crate::consumer) fn encode(subscription: &MemberSubscription) -> Bytes {
     topics.sort();
     let mut owned = subscription.owned.clone();
     owned.sort();
-    let owned_partitions = grouped(&owned).into_iter().map(|(topic, partitions)| OwnedTopic {
-        topic,
-        partitions,
-        ..OwnedTopic::default()
-    });
+    let owned_partitions =
+        grouped(&owned).into_iter().map(|(topic, partitions)| OwnedTopic { topic, partitions });
     let message = ConsumerProtocolSubscription {
         topics,
         user_data: subscription.user_data.clone(),
         owned_partitions: owned_partitions.collect(),
         generation_id: subscription.generation_id.unwrap_or(-1),
         rack_id: subscription.rack_id.clone(),
-        ..ConsumerProtocolSubscription::default()
     };
     with_version(&message)
 }
@@ -99,11 +95,8 @@ pub(in crate::consumer) fn decode(bytes: &Bytes) -> Option<MemberSubscription> {
 
 /// Writes an assignment.
 pub(in crate::consumer) fn encode_assignment(partitions: &[TopicPartition]) -> Bytes {
-    let assigned_partitions = grouped(partitions).into_iter().map(|(topic, partitions)| AssignedTopic {
-        topic,
-        partitions,
-        ..AssignedTopic::default()
-    });
+    let assigned_partitions =
+        grouped(partitions).into_iter().map(|(topic, partitions)| AssignedTopic { topic, partitions });
     with_version(&ConsumerProtocolAssignment {
         assigned_partitions: assigned_partitions.collect(),
         ..ConsumerProtocolAssignment::default()

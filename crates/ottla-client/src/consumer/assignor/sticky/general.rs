@@ -194,11 +194,12 @@ impl Builder<'_> {
     fn improve(&mut self, at: &TopicPartition) -> bool {
         let Some(owner) = self.owner.get(at).cloned() else { return false };
         let count = self.count(&owner);
-        if let Some((previous, _)) = self.previous.get(at).cloned() {
-            if self.current.contains_key(&previous) && count > self.count(&previous) + 1 {
-                self.hand_over(at, &owner, &previous);
-                return true;
-            }
+        if let Some((previous, _)) = self.previous.get(at).cloned()
+            && self.current.contains_key(&previous)
+            && count > self.count(&previous) + 1
+        {
+            self.hand_over(at, &owner, &previous);
+            return true;
         }
         let subscribers = self.subscribers.get(&at.topic).map(Vec::as_slice).unwrap_or_default();
         // with racks, somebody near is looked for first; either way the one with the fewest gets it
