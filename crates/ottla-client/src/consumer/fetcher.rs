@@ -93,12 +93,14 @@ pub(super) struct Position {
 struct Partition {
     place: Place,
     generation: u64,
-    /// Where the next fetch begins: behind what is buffered.
-    fetch_offset: i64,
+    /// Where the next fetch begins: behind what is buffered. Absent: not before that has been read.
+    fetch_offset: Option<i64>,
     /// A fetch, a look-up or a validation is under way.
     busy: bool,
     queued_bytes: usize,
     paused: bool,
+    /// Where it was led when it was last asked for.
+    leader: Option<i32>,
     /// The leader epoch of the metadata that the position was found valid in.
     validated: i32,
     not_before: Option<Instant>,
@@ -110,8 +112,8 @@ struct Partition {
 impl Partition {
     fn new(place: Place, generation: u64) -> Self {
         let fetch_offset = match place {
-            Place::At(position) => position.offset,
-            Place::Committed | Place::Reset(_) => -1,
+            Place::At(position) => Some(position.offset),
+            Place::Committed | Place::Reset(_) => None,
         };
         Self {
             place,
@@ -120,6 +122,7 @@ impl Partition {
             busy: false,
             queued_bytes: 0,
             paused: false,
+            leader: None,
             validated: -1,
             not_before: None,
             failures: 0,
@@ -176,6 +179,12 @@ impl Fetcher {
         self.partitions.clear();
         self.ready.clear();
         self.metrics.queued_bytes = 0;
+    }
+
+    /// Bytes that are buffered of partitions that are not held back: what is held back must not stop the others.
+    fn queued_bytes(&self) -> usize {
+        let running = self.partitions.values().filter(|partition| !partition.paused);
+        running.map(|partition| partition.queued_bytes).sum()
     }
 
     /// Throws away what is buffered of a partition.
@@ -320,7 +329,7 @@ impl Fetcher {
         let Some(partition) = self.partitions.get_mut(&reader.topic_partition) else { return };
         partition.queued_bytes = partition.queued_bytes.saturating_sub(reader.size);
         if partition.queued_bytes == 0 && !partition.busy {
-            partition.fetch_offset = reader.position().offset;
+            partition.fetch_offset = Some(reader.position().offset);
         }
     }
 
@@ -337,7 +346,7 @@ impl Fetcher {
                 Ok(Found { offset, leader_epoch }) => {
                     tracing::debug!(partition = %at, offset, "position");
                     partition.place = Place::At(Position { offset, leader_epoch });
-                    partition.fetch_offset = offset;
+                    partition.fetch_offset = Some(offset);
                     partition.failures = 0;
                 }
                 Err(error) if error.is_retriable() => self.rest(&at, generation),

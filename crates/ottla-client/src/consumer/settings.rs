@@ -107,7 +107,7 @@ pub struct ConsumerSettings {
     /// MiB, 1 KiB to 1 GiB.
     pub decompressed_bytes_max: usize,
     /// `queued.max.messages.kbytes` (librdkafka's name; Kafka has none): bytes that are fetched ahead of `poll`;
-    /// what is in flight comes on top. In bytes here, in KiB by name. Default 64 MiB, 64 KiB to 2 GiB.
+    /// what is in flight comes on top, and what of paused partitions was fetched before. In bytes here, in KiB by name. Default 64 MiB, 64 KiB to 2 GiB.
     pub queued_bytes_max: usize,
 }
 

@@ -106,6 +106,25 @@ fn dropped_polls() {
     });
 }
 
+/// Proves that what paused partitions hold in the buffer does not keep the others from being read.
+#[test]
+fn paused_and_full() {
+    with_broker(|client| async move {
+        topic(&client, "t", 9).await;
+        fill(&client, "t", 9, 0, 1000).await;
+        let mut settings = ConsumerSettings::new(client.clone()).max_poll_records(1);
+        settings.set("queued.max.messages.kbytes", "64").expect("known");
+        let mut consumer = Consumer::connect(settings).await.expect("connected");
+        consumer.assign_topic(&"t".into(), StartAt::Beginning).await.expect("assigned");
+        drive(&mut [&mut consumer], |members, _| members[0].metrics().queued_bytes > 60_000).await;
+        let held: Vec<TopicPartition> = (0..8).map(at).collect();
+        consumer.pause(&held).expect("assigned");
+        assert!(consumer.metrics().queued_bytes > 50_000, "{:?}", consumer.metrics());
+        fill(&client, "t", 9, 1000, 1500).await;
+        drive(&mut [&mut consumer], |members, _| members[0].position(&at(8)) == Some(1500)).await;
+    });
+}
+
 /// Proves that the buffer is bounded: with room for little, a slow reader still reads everything in order.
 #[test]
 fn small_buffers() {

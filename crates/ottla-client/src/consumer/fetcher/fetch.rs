@@ -46,7 +46,8 @@ pub(in crate::consumer) enum Report {
 #[derive(Default)]
 struct Wants {
     asked: Vec<Asked>,
-    left_out: bool,
+    /// Partitions of which enough is buffered.
+    left_out: usize,
 }
 
 impl Fetcher {
@@ -56,7 +57,7 @@ impl Fetcher {
         let mut by_node: BTreeMap<i32, Wants> = BTreeMap::new();
         let mut unknown = Vec::new();
         let (mut sought, mut to_validate) = (Vec::new(), BTreeMap::<i32, Vec<_>>::new());
-        let is_full = self.metrics.queued_bytes >= self.settings.queued_bytes_max as u64;
+        let is_full = self.queued_bytes() >= self.settings.queued_bytes_max;
         for (at, partition) in &mut self.partitions {
             if partition.busy {
                 continue;
@@ -65,7 +66,11 @@ impl Fetcher {
                 next = next.min(not_before);
                 continue;
             }
+            let is_asked = |leader| self.sessions.get(&leader).is_some_and(|session| session.in_flight);
             let position = match partition.place {
+                Place::At(_) if partition.paused => continue,
+                // most partitions, most of the time: their node is being asked, or enough is buffered
+                Place::At(_) if partition.leader.is_some_and(is_asked) => continue,
                 Place::At(position) => position,
                 Place::Committed | Place::Reset(_) => {
                     partition.busy = true;
@@ -74,6 +79,12 @@ impl Fetcher {
                     continue;
                 }
             };
+            let is_supplied = partition.queued_bytes >= self.settings.partition_fetch_bytes;
+            let fetch_offset = partition.fetch_offset.filter(|_| !is_supplied);
+            if let (None, Some(leader)) = (fetch_offset, partition.leader) {
+                by_node.entry(leader).or_default().left_out += 1;
+                continue;
+            }
             let topic = self.cluster.cached_topic(&at.topic);
             let leader = self.cluster.cached_leader(&at.topic, at.partition);
             let (Some(topic), Some(leader)) = (topic, leader) else {
@@ -87,21 +98,13 @@ impl Fetcher {
                 to_validate.entry(leader).or_default().push(asked);
                 continue;
             }
-            if partition.paused
-                || is_full
-                || self.sessions.get(&leader).is_some_and(|session| session.in_flight)
-            {
-                continue;
-            }
+            partition.leader = Some(leader);
+            let Some(offset) = fetch_offset.filter(|_| !is_full && !is_asked(leader)) else { continue };
             let wants = by_node.entry(leader).or_default();
-            if partition.queued_bytes >= self.settings.partition_fetch_bytes || partition.fetch_offset < 0 {
-                wants.left_out = true;
-                continue;
-            }
             wants.asked.push(Asked {
                 topic_partition: at.clone(),
                 topic_id: topic.topic_id,
-                offset: partition.fetch_offset,
+                offset,
                 leader_epoch,
                 generation: partition.generation,
             });
@@ -134,7 +137,8 @@ impl Fetcher {
     }
 
     fn start_fetch(&mut self, node_id: i32, wants: Wants) {
-        if wants.asked.is_empty() {
+        // with most partitions well supplied there is time to ask for more of them at once
+        if wants.asked.is_empty() || wants.asked.len() < wants.left_out {
             return;
         }
         for asked in &wants.asked {
@@ -146,7 +150,7 @@ impl Fetcher {
         session.in_flight = true;
         let plan = session.plan(&wants.asked);
         let wait = self.settings.fetch_max_wait;
-        let wait = if wants.left_out { wait.min(PARTIAL_WAIT) } else { wait };
+        let wait = if wants.left_out > 0 { wait.min(PARTIAL_WAIT) } else { wait };
         let usable = if plan.by_id { FETCH } else { FETCH_BY_NAME };
         let request = self.fetch_request(plan, wait);
         let (cluster, report, asked) = (self.cluster.clone(), self.report.clone(), wants.asked);
@@ -163,8 +167,7 @@ impl Fetcher {
 
     fn fetch_request(&self, plan: Plan, wait: Duration) -> FetchRequest {
         let bytes = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
-        let queued = usize::try_from(self.metrics.queued_bytes).unwrap_or(usize::MAX);
-        let room = self.settings.queued_bytes_max.saturating_sub(queued);
+        let room = self.settings.queued_bytes_max.saturating_sub(self.queued_bytes());
         let bytes_max = self.settings.fetch_max_bytes.min(room.max(self.settings.partition_fetch_bytes));
         let mut topics: BTreeMap<Text, FetchTopic> = BTreeMap::new();
         for asked in plan.send {
@@ -377,7 +380,7 @@ impl Fetcher {
         }
         let size = bytes.len();
         // without one whole batch, what is wrong shows when it is read
-        partition.fetch_offset = end_of(&bytes, asked.offset).unwrap_or(-1);
+        partition.fetch_offset = end_of(&bytes, asked.offset);
         partition.queued_bytes += size;
         self.metrics.queued_bytes += size as u64;
         self.metrics.fetched_bytes += size as u64;
