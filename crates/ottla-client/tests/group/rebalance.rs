@@ -24,7 +24,8 @@ fn members_come_and_go() {
                 shares(members, &[2, 2])
             })
             .await;
-            assert_eq!(notes(&told_a)[0], "+0,1,2,3", "{protocol:?} {assignor:?}");
+            let first = notes(&told_a).into_iter().find(|note| note != "+").expect("something");
+            assert_eq!(first, "+0,1,2,3", "{protocol:?} {assignor:?}");
             let is_cooperative =
                 assignor == Assignor::CooperativeSticky || protocol == GroupProtocol::Consumer;
             let given_up = notes(&told_a).into_iter().find(|note| note.starts_with('-')).expect("something");
@@ -170,5 +171,34 @@ fn misuse() {
             }
         };
         assert!(refused.to_string().contains("UNSUPPORTED_ASSIGNOR"), "{refused}");
+    });
+}
+
+/// Proves that KIP-848 knows static members too: one that comes back keeps its partition, and its twin is refused
+/// while it is there.
+#[test]
+fn static_members_of_consumer_groups() {
+    with_broker(|client| async move {
+        topic(&client, "t", 2).await;
+        let plain = settings(&client, "g").group_protocol(GroupProtocol::Consumer);
+        let (mut other, told) = member(plain.clone().group_instance_id("other"), &["t"]).await;
+        let (mut first, _) = member(plain.clone().group_instance_id("one"), &["t"]).await;
+        drive(&mut [&mut other, &mut first], |members, _| shares(members, &[1, 1])).await;
+        let (had, before) = (first.assignment(), notes(&told));
+        first.close().await.expect("closed");
+        let (mut again, _) = member(plain.clone().group_instance_id("one"), &["t"]).await;
+        drive(&mut [&mut other, &mut again], |members, _| shares(members, &[1, 1])).await;
+        assert_eq!(again.assignment(), had);
+        assert_eq!(notes(&told), before, "the other one noticed nothing");
+        let (mut twin, _) = member(plain.group_instance_id("one"), &["t"]).await;
+        let deadline = time::now() + LIMIT;
+        let refused = loop {
+            assert!(time::now() < deadline, "never refused");
+            if let Err(error) = twin.poll(POLL).await {
+                break error;
+            }
+        };
+        assert!(matches!(refused, ConsumerError::Group(GroupError::FencedInstance { .. })), "{refused}");
+        again.poll(POLL).await.expect("still a member");
     });
 }

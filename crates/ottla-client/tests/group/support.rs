@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ottla_broker::broker::Broker;
 use ottla_broker::config::Config;
-use ottla_client::admin::NewTopic;
+use ottla_client::admin::{GroupFilter, NewTopic};
 use ottla_client::{
     Admin, Assignor, Callback, ClientSettings, Consumer, ConsumerSettings, GroupProtocol, LostReason,
     OffsetReset, Producer, ProducerSettings, Rebalance, RebalanceListener, Record, TopicPartition,
@@ -13,12 +13,43 @@ use ottla_client::{
 use ottla_env::{spawn, time};
 
 /// Longest any wait takes.
-pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const POLL: Duration = Duration::from_millis(50);
+
+/// Names a cluster to run against instead, one test after the other (`--test-threads=1`): all its topics and groups
+/// are deleted before each. So the tests are tried on Apache Kafka.
+const WIPE_AND_TEST: &str = "OTTLA_WIPE_AND_TEST";
+
+/// Deletes everything.
+async fn wipe(client: &ClientSettings) {
+    let admin = Admin::connect(client.clone()).await.expect("connected");
+    for topic in admin.list_topics().await.expect("listed") {
+        if !topic.is_internal {
+            admin.delete_topic(&topic.name).await.expect("deleted");
+        }
+    }
+    let groups = admin.list_groups(&GroupFilter::default()).await.expect("listed");
+    let groups: Vec<_> = groups.into_iter().map(|group| group.group_id).collect();
+    let deadline = time::now() + LIMIT;
+    while !admin.delete_groups(&groups).await.into_values().all(|deleted| deleted.is_ok()) {
+        // members of the last test are given up when their sessions time out
+        let left = admin.list_groups(&GroupFilter::default()).await.expect("listed");
+        if left.is_empty() {
+            break;
+        }
+        assert!(time::now() < deadline, "{left:?} cannot be deleted");
+        time::sleep(Duration::from_secs(1)).await;
+    }
+}
 
 /// Runs a test against a broker.
 pub(crate) fn with_broker<F: Future<Output = ()>>(test: impl FnOnce(ClientSettings) -> F) {
     spawn::runtime(2).expect("a runtime").block_on(async {
+        if let Ok(bootstrap) = std::env::var(WIPE_AND_TEST) {
+            let client = ClientSettings::new(&bootstrap).expect("an address");
+            wipe(&client).await;
+            return test(client).await;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config {
             listen: "127.0.0.1:0".to_owned(),
