@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// Fewer messages: to see that it works, not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Only these parts: endpoint, kgo, load, disk
-    #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,load,disk")]
+    /// Only these parts: endpoint, kgo, disk; load and client have tables of their own and run only when named
+    #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,disk")]
     parts: Vec<String>,
     /// Only these brokers: ottla, kafka, kafka-flush
     #[arg(long, value_delimiter = ',', default_value = "ottla,kafka,kafka-flush")]
@@ -56,8 +56,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let text = format!("{}\n\n{}", table(&columns), disk_table(&disk));
     println!("{text}");
     if !options.dry && !options.quick {
-        let text = format!("{}. `cargo xtask bench`\n\n{text}", report::stamp());
-        report::write_section(&workspace.path("docs/benchmarks.md"), "bench", "Beside Apache Kafka", &text)?;
+        let parts = options.parts.join(",");
+        let text = format!("{}. `cargo xtask bench --parts {parts}`\n\n{text}", report::stamp());
+        let (name, title) = section(&options.parts);
+        report::write_section(&workspace.path("docs/benchmarks.md"), name, title, &text)?;
     }
     if options.json {
         let brokers: BTreeMap<&str, &Figures> =
@@ -65,6 +67,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         println!("{}", json!({"brokers": brokers, "disk": disk}));
     }
     Ok(true)
+}
+
+/// Which section of the document a run belongs to, and its title.
+fn section(parts: &[String]) -> (&'static str, &'static str) {
+    match parts {
+        [part] if part == "load" => ("load", "Many connections, fetches and members"),
+        [part] if part == "client" => ("client", "Ottla's own client beside librdkafka"),
+        _ => ("bench", "Beside Apache Kafka"),
+    }
 }
 
 /// All figures of one broker.
@@ -86,6 +97,7 @@ fn measure(workspace: &Workspace, name: &str, options: &Options) -> Result<Figur
         let mut command = match part.as_str() {
             "endpoint" => Command::new(workspace.path("compat/bench-endpoint")),
             "kgo" => Command::new(workspace.path("compat/bench-kgo")),
+            "client" => Command::new(workspace.path("compat/bench-client")),
             "load" => {
                 load(workspace, &broker, options.quick, &mut figures)?;
                 continue;
@@ -93,7 +105,10 @@ fn measure(workspace: &Workspace, name: &str, options: &Options) -> Result<Figur
             _ => continue,
         };
         command.arg(&broker.bootstrap);
-        if part == "endpoint" && options.quick {
+        if part == "client" {
+            command.arg(workspace.release_binary("ottla", "ottla")?);
+        }
+        if part != "kgo" && options.quick {
             command.arg("--quick");
         }
         flatten(part, &object(&mut command)?, &mut figures);

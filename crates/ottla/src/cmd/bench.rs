@@ -24,7 +24,8 @@ use crate::{output, text};
 #[command(after_help = "Examples:
   ottla bench --records 1000000 --size 100
   ottla bench --transactions 500            one-record transactions, one after the other
-  ottla bench -X compression.type=lz4 -X linger.ms=10 -X batch.size=131072")]
+  ottla bench -X compression.type=lz4 -X linger.ms=10 -X batch.size=131072
+  ottla bench --only consume --topic orders --records 1000000     what is there already")]
 pub(crate) struct Options {
     #[command(flatten)]
     client: Client,
@@ -43,9 +44,26 @@ pub(crate) struct Options {
     /// Keep the topic
     #[arg(long)]
     keep: bool,
+    /// A topic that exists, instead of one made for this run; it is kept
+    #[arg(long, value_name = "TOPIC")]
+    topic: Option<Text>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// One JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Records written
+    Produce,
+    /// Records read
+    Consume,
+    /// One record at a time, and one-record transactions
+    Transactions,
 }
 
 struct Rate {
@@ -69,10 +87,13 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let mut settings = ProducerSettings::new(options.client.base()?);
     options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
     let admin = Admin::connect(settings.client.clone()).await?;
-    let topic = Text::from(format!("ottla-bench-{:016x}", OsRng.next_u64()));
-    admin.create_topic(&NewTopic::new(topic.clone(), options.partitions)).await?;
+    let own = Text::from(format!("ottla-bench-{:016x}", OsRng.next_u64()));
+    let topic = options.topic.clone().unwrap_or_else(|| own.clone());
+    if topic == own {
+        admin.create_topic(&NewTopic::new(topic.clone(), options.partitions)).await?;
+    }
     let result = measure(&options, &settings, &topic).await;
-    if !options.keep {
+    if topic == own && !options.keep {
         admin.delete_topic(&topic).await?;
     }
     result?;
@@ -80,34 +101,49 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
 }
 
 async fn measure(options: &Options, settings: &ProducerSettings, topic: &Text) -> Result<()> {
-    let written = write(options, settings, topic).await?;
-    let read = read(options, settings, topic).await?;
-    let mut plain = one_by_one(options, settings, topic).await?;
-    let mut commits = transactions(options, settings, topic).await?;
-    let (plain, commits) = (percentiles(&mut plain), percentiles(&mut commits));
-    if options.json {
-        return output::json(&json!({
-            "records": options.records,
-            "record_bytes": options.size,
-            "produce_records_per_second": written.per_second(),
-            "produce_mib_per_second": written.mib_per_second(),
-            "consume_records_per_second": read.per_second(),
-            "consume_mib_per_second": read.mib_per_second(),
-            "record_p50_us": plain.0.as_micros(),
-            "record_p99_us": plain.1.as_micros(),
-            "transaction_p50_us": commits.0.as_micros(),
-            "transaction_p99_us": commits.1.as_micros(),
-        }));
+    let wants = |part| options.only.is_empty() || options.only.contains(&part);
+    let mut report = Report { options, object: serde_json::Map::new() };
+    report.object.insert("records".to_owned(), json!(options.records));
+    report.object.insert("record_bytes".to_owned(), json!(options.size));
+    if wants(Part::Produce) {
+        report.rate("produce", &write(options, settings, topic).await?)?;
     }
-    let rate =
-        |rate: &Rate| format!("{:.0} records/s, {:.1} MiB/s", rate.per_second(), rate.mib_per_second());
-    let pair = |(median, high): (Duration, Duration)| {
-        format!("{} median, {} p99", text::duration(median), text::duration(high))
-    };
-    output::line(&format!("produce             {}", rate(&written)))?;
-    output::line(&format!("consume             {}", rate(&read)))?;
-    output::line(&format!("one record          {}", pair(plain)))?;
-    output::line(&format!("one-record commit   {}", pair(commits)))
+    if wants(Part::Consume) {
+        report.rate("consume", &read(options, settings, topic).await?)?;
+    }
+    if wants(Part::Transactions) {
+        let mut plain = one_by_one(options, settings, topic).await?;
+        report.times("record", "one record", percentiles(&mut plain))?;
+        let mut commits = transactions(options, settings, topic).await?;
+        report.times("transaction", "one-record commit", percentiles(&mut commits))?;
+    }
+    if options.json { output::json(&serde_json::Value::Object(report.object)) } else { Ok(()) }
+}
+
+/// Lines for people as they come, or one object at the end.
+struct Report<'a> {
+    options: &'a Options,
+    object: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Report<'_> {
+    fn rate(&mut self, name: &str, rate: &Rate) -> Result<()> {
+        let (records, mebibytes) = (rate.per_second(), rate.mib_per_second());
+        self.object.insert(format!("{name}_records_per_second"), json!(records));
+        self.object.insert(format!("{name}_mib_per_second"), json!(mebibytes));
+        self.line(&format!("{name:<20}{records:.0} records/s, {mebibytes:.1} MiB/s"))
+    }
+
+    fn times(&mut self, key: &str, name: &str, (median, high): (Duration, Duration)) -> Result<()> {
+        self.object.insert(format!("{key}_p50_us"), json!(median.as_micros()));
+        self.object.insert(format!("{key}_p99_us"), json!(high.as_micros()));
+        let (median, high) = (text::duration(median), text::duration(high));
+        self.line(&format!("{name:<20}{median} median, {high} p99"))
+    }
+
+    fn line(&self, line: &str) -> Result<()> {
+        if self.options.json { Ok(()) } else { output::line(line) }
+    }
 }
 
 /// Values that do not compress to nothing.
