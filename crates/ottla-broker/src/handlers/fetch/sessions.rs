@@ -294,13 +294,16 @@ impl State {
 }
 
 impl Session {
+    /// Keeps a copy of the topic's name: one that shares the request's bytes would keep all of them for as long as the
+    /// session lives, out of every budget.
     fn set(&mut self, wanted: Wanted, said: (i64, i64)) {
         let key = key_of(&wanted);
         if let Some((old, _)) = self.places.get(&key).and_then(|place| self.order.get_mut(place)) {
-            *old = wanted;
+            *old = Wanted { topic: old.topic.clone(), ..wanted };
         } else {
+            let wanted = Wanted { topic: wanted.topic.detached(), ..wanted };
+            self.places.insert(key_of(&wanted), self.next_order);
             self.order.insert(self.next_order, (wanted, said));
-            self.places.insert(key, self.next_order);
             self.next_order += 1;
         }
     }

@@ -157,3 +157,27 @@ fn named_twice() {
     let chosen = sessions.begin(asked(0, -1, twice), START).expect("served");
     assert_eq!(places(&chosen), [(0, 5), (1, 1)]);
 }
+
+/// Proves: a session keeps nothing of the bytes of the requests that made and changed it, however large they were.
+#[test]
+fn requests_are_not_kept() {
+    let sessions = FetchSessions::new(2, 7);
+    let mut frames = Vec::new();
+    let mut from_frame = |partition, fetch_offset| {
+        let frame = bytes::Bytes::from(vec![b't'; 1000]);
+        let topic = Text::from_utf8(frame.slice(..1)).expect("ASCII");
+        frames.push(frame);
+        Wanted { topic, ..wanted(partition, fetch_offset) }
+    };
+    let first = asked(0, 0, vec![from_frame(0, 0)]);
+    let changes = [vec![from_frame(0, 5)], vec![from_frame(1, 0)]];
+    let chosen = sessions.begin(first, START).expect("served");
+    let id = sessions.finish(chosen, &[QUIET], START).expect("created");
+    for (epoch, changed) in (1..).zip(changes) {
+        let chosen = sessions.begin(asked(id, epoch, changed), START).expect("the next");
+        let said = vec![QUIET; chosen.wanted.len()];
+        assert_eq!(sessions.finish(chosen, &said, START), Ok(id));
+    }
+    assert_eq!(sessions.counts().partitions, 2);
+    assert!(frames.iter().all(bytes::Bytes::is_unique), "somebody still has a part of them");
+}
