@@ -297,8 +297,7 @@ impl Consumer {
     pub async fn close(mut self) -> Result<(), ConsumerError> {
         let deadline = time::now() + CLOSE_TIMEOUT;
         // everything that was handed over before this has been answered when this has
-        let last =
-            if self.core.settings.group_id.is_some() { Some(self.core.commit(Vec::new())?) } else { None };
+        let last = self.core.commit(Vec::new()).ok();
         self.leave(deadline).await;
         if let Some(last) = last {
             time::timeout_at(deadline, last.wait()).await.unwrap_or(Err(CommitError::Closed))?;

@@ -170,3 +170,54 @@ fn impossible_offsets() {
         assert!(read(batch.into()).contains("impossible"), "{base_offset}");
     }
 }
+
+/// Proves that aborted transactions may be listed in any order (franz-go 1.21.4 showed aborted data).
+#[test]
+fn franz_go_1_21_4_unordered_aborted_list() {
+    let log = joined(&[
+        data(0, 1, 7, Codec::None),
+        data(1, 1, 8, Codec::None),
+        marker(2, 8, false),
+        data(3, 1, 8, Codec::None),
+        marker(4, 7, false),
+        marker(5, 8, false),
+        data(6, 1, 7, Codec::None),
+        marker(7, 7, true),
+    ]);
+    for aborted in [[(7, 0), (8, 1), (8, 3)], [(8, 3), (7, 0), (8, 1)], [(8, 1), (8, 3), (7, 0)]] {
+        assert_eq!(read(IsolationLevel::ReadCommitted, &aborted, 0, log.clone()), (vec![6], 8));
+    }
+}
+
+/// Proves that reading goes on behind the last control batch of a log, and does not meet it for ever
+/// (redpanda#17966).
+#[test]
+fn redpanda_17966_position_at_the_last_marker() {
+    let log = joined(&[marker(9, 7, true)]);
+    for level in [IsolationLevel::ReadCommitted, IsolationLevel::ReadUncommitted] {
+        assert_eq!(read(level, &[], 9, log.clone()), (vec![], 10));
+    }
+}
+
+/// Proves that a fetch may begin at an abort marker, with and without the transaction among the aborted ones: what
+/// the producer wrote later is shown (aiokafka#781, platformatic/kafka#391).
+#[test]
+fn aiokafka_781_fetch_starts_at_an_abort_marker() {
+    let log = joined(&[marker(3, 7, false), data(4, 2, 7, Codec::None), marker(6, 7, true)]);
+    for aborted in [&[][..], &[(7, 0)]] {
+        assert_eq!(read(IsolationLevel::ReadCommitted, aborted, 3, log.clone()), (vec![4, 5], 7));
+    }
+}
+
+/// Proves that an aborted transaction without records hides nothing of the next one (librdkafka 1.7.0).
+#[test]
+fn librdkafka_1_7_0_abort_without_records() {
+    let log = joined(&[
+        data(0, 1, 7, Codec::None),
+        marker(1, 7, true),
+        marker(2, 7, false),
+        data(3, 2, 7, Codec::None),
+        marker(5, 7, true),
+    ]);
+    assert_eq!(read(IsolationLevel::ReadCommitted, &[], 0, log), (vec![0, 3, 4], 6));
+}
