@@ -28,7 +28,13 @@ async fn start(config: Config) -> (Broker, SocketAddr) {
 
 async fn start_on(disk: &SimDisk) -> (Broker, SocketAddr) {
     let loopback = "127.0.0.1:0".to_owned();
-    let config = Config { listen: loopback.clone(), http_listen: loopback, ..Config::default() };
+    // A reload waits for the file that is being prepared: a small one, since zeroes are slow on a simulated disk.
+    let config = Config {
+        listen: loopback.clone(),
+        http_listen: loopback,
+        log_file_bytes: 1 << 20,
+        ..Config::default()
+    };
     let broker =
         Broker::start_on(config, Arc::new(disk.clone()), Arc::new(OsClock)).await.expect("it starts");
     let http = broker.http_addr().expect("http.listen is set");
