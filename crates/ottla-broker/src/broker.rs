@@ -96,7 +96,7 @@ impl Broker {
         let machine = (clock.clone(), disk.clone(), time.clone());
         let (stop, stopping) = watch::channel(false);
         let scraper = Arc::new(Scraper::new(metrics.clone(), clock.clone()));
-        let http = serve_http(&config, &scraper, stopping.clone()).await?;
+        let http = serve_http(&config, &scraper).await?;
         let setup = OwnerSetup {
             disk,
             log: log_options(&config),
@@ -158,7 +158,7 @@ impl Broker {
     /// fetches with what there is, waiting group members with NOT_COORDINATOR; a snapshot makes the next start
     /// quick. Everything acknowledged was on disk before, so nothing is lost if this is cut short.
     pub async fn shutdown(self) {
-        let Self { stop, shared, mut listener, settings, wakeups, inbox, owner, .. } = self;
+        let Self { stop, shared, mut listener, settings, wakeups, inbox, owner, http, .. } = self;
         let deadline = time::now() + Duration::from_millis(shared.config.shutdown_timeout_ms);
         shared.metrics.health.set(Status::Stopping, shared.clock.monotonic());
         stop.send_replace(true);
@@ -176,19 +176,16 @@ impl Broker {
         if !joined.await.unwrap_or(false) {
             tracing::error!("the shard's thread panicked");
         }
+        drop(http); // the last to go, so that a stop can be watched
     }
 }
 
 /// Binds the listener of metrics and health, if there is to be one.
-async fn serve_http(
-    config: &Config,
-    scraper: &Arc<Scraper>,
-    stopping: watch::Receiver<bool>,
-) -> Result<Option<HttpServer>, BrokerError> {
+async fn serve_http(config: &Config, scraper: &Arc<Scraper>) -> Result<Option<HttpServer>, BrokerError> {
     if config.http_listen.is_empty() {
         return Ok(None);
     }
-    let started = HttpServer::start(&config.http_listen, scraper.clone(), stopping).await;
+    let started = HttpServer::start(&config.http_listen, scraper.clone()).await;
     started.map(Some).map_err(|error| BrokerError::Http { address: config.http_listen.clone(), error })
 }
 

@@ -1,7 +1,7 @@
 //! The listener of `--http`: /metrics, /health, and a page that links to them.
 //!
-//! Place: beside the walk. It is bound before the folder is loaded, so that a long recovery can be watched, and ends
-//! with the broker. One request per connection, GET and HEAD only, no bodies; there is nothing to change here and
+//! Place: beside the walk. It is bound before the folder is loaded and ends when the broker has stopped, so that a long
+//! recovery and a long stop can be watched. One request per connection, GET and HEAD only, no bodies; there is nothing to change here and
 //! nobody to be, so there is no authentication: bind it where only your own may come.
 //!
 //! Invariants: a connection may send 8 KiB of head within 5 seconds, has 10 seconds to take its answer, and there are
@@ -16,7 +16,6 @@ use ottla_env::net::{self, TcpListener, TcpStream};
 use ottla_env::spawn::TaskGroup;
 use ottla_env::time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
 
 use super::scrape::Scraper;
 use super::text;
@@ -31,16 +30,12 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Binds `host:port` and serves until `stop` turns true or the server is dropped.
-    pub async fn start(
-        address: &str,
-        scraper: Arc<Scraper>,
-        stop: watch::Receiver<bool>,
-    ) -> io::Result<Self> {
+    /// Binds `host:port` and serves until the server is dropped.
+    pub async fn start(address: &str, scraper: Arc<Scraper>) -> io::Result<Self> {
         let listener = net::bind(address).await?;
         let address = listener.local_addr()?;
         let mut tasks = TaskGroup::new();
-        tasks.spawn("http", run(listener, scraper, stop));
+        tasks.spawn("http", run(listener, scraper));
         Ok(Self { address, _tasks: tasks })
     }
 
@@ -50,14 +45,10 @@ impl HttpServer {
     }
 }
 
-async fn run(listener: TcpListener, scraper: Arc<Scraper>, mut stop: watch::Receiver<bool>) {
+async fn run(listener: TcpListener, scraper: Arc<Scraper>) {
     let mut connections = TaskGroup::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = net::accept(&listener) => accepted,
-            _ = stop.wait_for(|stop| *stop) => return,
-        };
-        match accepted {
+        match net::accept(&listener).await {
             Ok((stream, peer)) => {
                 connections.reap();
                 if connections.len() >= HTTP_CONNECTIONS_MAX {

@@ -7,8 +7,8 @@ use ottla_env::{net, time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::scraped::{Scraped, exchange, get};
-use super::start;
-use crate::wire::{PATIENCE, config, run};
+use super::{health_of, start};
+use crate::wire::{PATIENCE, Wire, config, fetch_request, run};
 
 /// Proves: pages, methods and statuses are as documented; HEAD has no body.
 #[test]
@@ -58,7 +58,7 @@ fn hostile_bytes() {
             Some(400)
         );
         Scraped::get(http).await;
-        let mut wire = crate::wire::Wire::connect(&broker).await;
+        let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
         broker.shutdown().await;
     });
@@ -98,5 +98,35 @@ fn silent_connections_are_bounded() {
             time::sleep(Duration::from_millis(50)).await;
         }
         panic!("the listener did not come back");
+    });
+}
+
+/// Proves: while the broker stops, which a client that takes no answers makes long, /health is there and says so.
+#[test]
+fn a_stop_can_be_watched() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = config(folder.path());
+        settings.shutdown_timeout_ms = 60_000;
+        let (broker, http) = start(settings).await;
+        let mut deaf = Wire::connect(&broker).await;
+        deaf.create_topic("t", 1).await;
+        for _ in 0..10 {
+            assert_eq!(deaf.produce("t", 0, &[&"x".repeat(900_000)]).await.0, 0);
+        }
+        let mut request = fetch_request("t", 0, 0, 0);
+        request.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+        for _ in 0..20 {
+            deaf.send(&request, 11).await;
+        }
+        // Time for the broker to take the requests up.
+        time::sleep(Duration::from_secs(1)).await;
+        let watch = async {
+            let page = get(http, "/health").await;
+            drop(deaf);
+            page
+        };
+        let ((), page) = tokio::join!(broker.shutdown(), watch);
+        assert_eq!((page.status, health_of(&page.body).0.as_str()), (503, "stopping"));
     });
 }
