@@ -64,6 +64,8 @@ pub const V1_QUEUE_AGE_MAX: Duration = Duration::from_secs(15);
 /// How long a v1 transactional request that looks late is held for its client to show that it has left: longer than a
 /// client that has given it up stays silent, shorter than one that waits for its answer has patience.
 pub const V1_LATE_HOLD: Duration = Duration::from_secs(4);
+/// v1 transactional requests that are held at once; further ones that look late are dropped with their connection.
+pub const V1_HELD_MAX: usize = 1000;
 /// A wall clock step above this is reported and not followed.
 pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 /// A snapshot is written when the log has grown by this, or by twice the last snapshot if that is more.

@@ -6,13 +6,15 @@
 //! else meanwhile: after a time the request is decided, and the producer is not suspected again under this epoch.
 //!
 //! Invariants: what one connection sends behind a held request of its own is held too, so that its order stays; what
-//! is held is bounded by the requests' shares of the bytes in flight. It does not know what late means.
+//! is held is bounded in number, since the owner looks through it at each request, and by the requests' shares of the
+//! bytes in flight. It does not know what late means.
 
 use std::time::Duration;
 
 use ottla_core::command::{Command, ConnectionId};
 
 use super::{Request, producer_of_v1};
+use crate::limits::V1_HELD_MAX;
 
 /// The held requests, in the order of their arrival.
 #[derive(Default)]
@@ -26,9 +28,14 @@ struct Held {
 }
 
 impl HeldRequests {
-    /// Holds a request until a time of the monotonic clock.
-    pub fn hold(&mut self, until: Duration, request: Request) {
+    /// Holds a request until a time of the monotonic clock; gives it back when too many are held.
+    #[must_use]
+    pub fn hold(&mut self, until: Duration, request: Request) -> Option<Request> {
+        if self.held.len() >= V1_HELD_MAX {
+            return Some(request);
+        }
         self.held.push(Held { until, request });
+        None
     }
 
     /// Until when the last request of a connection is held, if one is.
@@ -68,5 +75,27 @@ impl HeldRequests {
     /// The process stood still for so long: nobody could have told us that a connection was closed.
     pub fn shift(&mut self, gap: Duration) {
         self.held.iter_mut().for_each(|held| held.until += gap);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ottla_core::command::{CommandBody, Context};
+
+    use super::*;
+
+    /// Proves: however many requests look late, a bounded number is held, and there is room again when these go.
+    #[test]
+    fn bounded() {
+        let request = || {
+            let command = Command { context: Context::default(), body: CommandBody::Tick };
+            let (sender, _) = tokio::sync::oneshot::channel();
+            Request { command, arrived: Duration::ZERO, sender, _permit: None }
+        };
+        let (mut held, until) = (HeldRequests::default(), Duration::from_secs(4));
+        let refused = (0..V1_HELD_MAX + 5).filter_map(|_| held.hold(until, request())).count();
+        assert_eq!(refused, 5);
+        assert_eq!(held.due(until).len(), V1_HELD_MAX);
+        assert!(held.hold(until, request()).is_none());
     }
 }

@@ -210,7 +210,7 @@ impl Owner {
         } else if let Some(until) = self.held.holds(request.command.context.connection)
             && is_transactional_v1(&request.command)
         {
-            return self.held.hold(until, request);
+            return self.hold(until, request);
         }
         for overtaken in self.held.overtaken(&request.command) {
             self.drop_late(overtaken, "its client goes on with a newer connection");
@@ -221,6 +221,13 @@ impl Owner {
     fn step(&mut self, request: Request, now: ShardTime) {
         let decision = self.state.step(request.command.clone(), now);
         self.carry_out(decision, Some(request), now);
+    }
+
+    /// What looks late is held; beyond the bound it is late.
+    fn hold(&mut self, until: Duration, request: Request) {
+        if let Some(request) = self.held.hold(until, request) {
+            self.drop_late(request, "too many requests look late");
+        }
     }
 
     /// What was held for this connection was late.
@@ -290,7 +297,7 @@ impl Owner {
 
     fn let_out(&mut self, pending: Pending) {
         if matches!(pending.reply, Reply::Late(_)) {
-            return self.held.hold(self.clock.monotonic() + V1_LATE_HOLD, pending.request);
+            return self.hold(self.clock.monotonic() + V1_LATE_HOLD, pending.request);
         }
         if pending.rests_on.0 <= self.log.progress.durable.load(Ordering::Acquire) {
             pending.request.answer(pending.reply);
