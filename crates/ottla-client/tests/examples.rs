@@ -15,6 +15,8 @@ mod consumer_group;
 mod handoff;
 #[path = "../examples/scale_by_ids.rs"]
 mod scale_by_ids;
+#[path = "../examples/suite/main.rs"]
+mod suite;
 
 /// Longest that one example may take.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -64,4 +66,15 @@ fn sharing_a_topic() {
 #[test]
 fn chaining() {
     against_broker(|client| consume_process_produce::run(client, "chain"));
+}
+
+/// Proves that the list of cases that other clients are tried with holds for ours.
+#[test]
+fn the_list_of_cases() {
+    against_broker(async |client| {
+        for case in suite::CASES {
+            suite::run(client.clone(), case).await.map_err(|error| format!("{case}: {error}"))?;
+        }
+        Ok(())
+    });
 }

@@ -32,6 +32,8 @@ struct Suite {
     healthy: bool,
     /// Whether it runs when none is named.
     usual: bool,
+    /// An example of `ottla-client` that is built first, and the variable that tells the script where it is.
+    example: Option<(&'static str, &'static str)>,
 }
 
 /// All of suite-java but compaction, share groups and the streams protocol, which Ottla does not have yet.
@@ -51,6 +53,18 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: true,
+        example: None,
+    },
+    Suite {
+        name: "ottla-client",
+        script: "suite-clients",
+        about: "the same list of cases for our own client",
+        arguments: "ottla",
+        config: None,
+        restarts: false,
+        healthy: true,
+        usual: true,
+        example: Some(("suite", "SUITE_OTTLA")),
     },
     Suite {
         name: "eos",
@@ -61,6 +75,7 @@ const SUITES: &[Suite] = &[
         restarts: true,
         healthy: false,
         usual: true,
+        example: None,
     },
     Suite {
         name: "settings",
@@ -71,6 +86,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: true,
+        example: None,
     },
     Suite {
         name: "kgo",
@@ -81,6 +97,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "java",
@@ -91,6 +108,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "tools",
@@ -101,6 +119,7 @@ const SUITES: &[Suite] = &[
         restarts: true,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "librdkafka",
@@ -111,6 +130,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "sarama",
@@ -121,6 +141,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "mixed",
@@ -131,6 +152,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
     Suite {
         name: "kafka-python",
@@ -141,6 +163,7 @@ const SUITES: &[Suite] = &[
         restarts: false,
         healthy: true,
         usual: false,
+        example: None,
     },
 ];
 
@@ -302,6 +325,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Suite>> {
 fn judge(workspace: &Workspace, suite: &Suite, arguments: &str, broker: &Broker) -> Result<Outcome> {
     let mut command = Command::new(workspace.path("compat").join(suite.script));
     command.arg(&broker.bootstrap);
+    if let Some((example, variable)) = suite.example {
+        command.env(variable, workspace.example("ottla-client", example)?);
+    }
     if suite.restarts {
         command.args(["--restart-cmd", &broker.restart_command()]);
     }

@@ -50,6 +50,13 @@ impl Workspace {
         ]))?;
         Ok(self.target.join("release").join(binary))
     }
+
+    /// Builds an example for development and returns its path.
+    pub(crate) fn example(&self, package: &str, example: &str) -> Result<PathBuf> {
+        step(&format!("building the example {example} of {package}"));
+        check(cargo().current_dir(&self.root).args(["build", "--package", package, "--example", example]))?;
+        Ok(self.target.join("debug").join("examples").join(example))
+    }
 }
 
 /// The cargo that started us, or the one on the path.
