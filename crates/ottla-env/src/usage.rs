@@ -34,6 +34,7 @@ mod tests {
 
     /// Proves that work costs processor time, that an open file is counted, and that memory is not nothing.
     #[test]
+    #[allow(clippy::disallowed_methods)] // files of the system, inside the seam
     fn usage_follows_what_we_do() {
         let before = of_this_process().expect("Linux");
         let files: Vec<_> =
