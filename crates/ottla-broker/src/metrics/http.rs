@@ -1,8 +1,8 @@
 //! The listener of `--http`: /metrics, /health, and a page that links to them.
 //!
-//! Place: beside the walk. It is bound before the folder is loaded and ends when the broker has stopped, so that a long
-//! recovery and a long stop can be watched. One request per connection, GET and HEAD only, no bodies; there is nothing to change here and
-//! nobody to be, so there is no authentication: bind it where only your own may come.
+//! Place: beside the walk. It is bound before the folder is loaded and ends when the broker has stopped, so that a
+//! long recovery and a long stop can be watched. One request per connection, GET and HEAD only, no bodies; there is
+//! nothing to change here and nobody to be, so there is no authentication: bind it where only your own may come.
 //!
 //! Invariants: a connection may send 8 KiB of head within 5 seconds, has 10 seconds to take its answer, and there are
 //! 32 at once; whatever comes beyond is closed.

@@ -1,8 +1,8 @@
 //! The shard's shell: everything around the pure core.
 //!
-//! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) ->
-//! `view` (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading short, `unavailable`
-//! answers when a reload takes too long, `time` is the shard's clock.
+//! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) -> `view`
+//! (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading
+//! short, `unavailable` answers when a reload takes too long, `time` is the shard's clock.
 
 pub mod desk;
 pub mod events;

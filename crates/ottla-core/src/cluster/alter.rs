@@ -3,8 +3,8 @@
 //!
 //! Errors per resource: 3 unknown topic, 17 not a topic's name, 40 unknown setting or invalid value of a topic, 42
 //! everything that is wrong with the request itself, and an invalid value of a broker, as Kafka has it; to take away
-//! what is not there, or is not known, changes nothing and is no error; 44 too many groups with settings. A resource changes as
-//! a whole or not at all; those that pass become one decision.
+//! what is not there, or is not known, changes nothing and is no error; 44 too many groups with settings. A resource
+//! changes as a whole or not at all; those that pass become one decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! DeleteTopics, versions 1 to 6 (by id since version 6, KIP-516).
 //!
-//! Errors per topic: 3 unknown name, 100 unknown id, 42 an internal topic, both or neither of name and id, or
-//! named twice, 73 (before version 3 as 42) where `delete.topic.enable` is off. All topics that pass are deleted in one decision.
+//! Errors per topic: 3 unknown name, 100 unknown id, 42 an internal topic, both or neither of name and id, or named
+//! twice, 73 (before version 3 as 42) where `delete.topic.enable` is off. All topics that pass are deleted in one
+//! decision.
 
 use std::collections::BTreeMap;
 

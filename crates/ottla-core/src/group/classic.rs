@@ -5,8 +5,8 @@
 //! group out of the table, lets it change (`join`, `rebalance`, `sync`, `leave`), puts it back, writes its
 //! record if a generation is complete, and answers whoever is to be answered.
 //!
-//! Files: `state` (a group), `members` (all of its members), `stored` (its record), `join`, `rebalance` (the join phase and its
-//! end, timers), `sync`, `leave`.
+//! Files: `state` (a group), `members` (all of its members), `stored` (its record), `join`, `rebalance` (the join
+//! phase and its end, timers), `sync`, `leave`.
 //!
 //! Invariants: what a record says is durable and changes in [`apply`] alone; everything else of a group is
 //! volatile, and after a load it is what the record says, with fresh timers. A member is answered with an

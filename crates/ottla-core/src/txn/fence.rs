@@ -245,8 +245,8 @@ mod tests {
         assert!(fence.late_for_id(&id, next, &on(4)));
     }
 
-    /// A connection whose InitProducerId was answered with a pair that is not the current one is left behind; another id
-    /// and another connection are not.
+    /// A connection whose InitProducerId was answered with a pair that is not the current one is left behind; another
+    /// id and another connection are not.
     #[test]
     fn a_superseded_connection_is_left_behind() {
         let (mut fence, id) = (fence(10), Text::from("t"));

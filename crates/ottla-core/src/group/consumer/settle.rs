@@ -3,8 +3,8 @@
 //! Place in the walk: the last part of a heartbeat, and of whatever else admits or changes members. The member's
 //! own record is written and applied before.
 //!
-//! Invariants: the group's epoch grows by one at most at a time. A target is made whenever its epoch is behind the group's,
-//! so a member always reconciles towards the newest. Only what changed is written.
+//! Invariants: the group's epoch grows by one at most at a time. A target is made whenever its epoch is behind the
+//! group's, so a member always reconciles towards the newest. Only what changed is written.
 
 use std::collections::BTreeMap;
 
