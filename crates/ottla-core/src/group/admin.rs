@@ -1,6 +1,7 @@
 //! Calls of administrators: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
 //!
-//! Place in the walk: handlers. The first two only read; the others write tombstones.
+//! Place in the walk: handlers. The first two only read; the others write tombstones. A group that is named twice in a
+//! request is answered once, so that no answer is larger than the state.
 //!
 //! Invariants: a group without a protocol (offsets of a consumer that assigns by itself) looks like an empty one
 //! of the classic protocol. Nothing of a group with members is deleted, but offsets of topics that no consumer
@@ -72,8 +73,8 @@ pub(crate) fn list_groups(step: &mut Step<'_>, context: &Context, request: m::Li
 pub(crate) fn describe_groups(step: &mut Step<'_>, context: &Context, request: m::DescribeGroupsRequest) {
     let mut rests_on = Position::default();
     let groups = &step.state.groups;
-    let mut described = Vec::with_capacity(request.groups.len());
-    for id in request.groups {
+    let (mut described, mut seen) = (Vec::new(), BTreeSet::new());
+    for id in request.groups.into_iter().filter(|id| seen.insert(id.clone())) {
         rests_on = rests_on.max(groups.rests_on(&id));
         let mut group = match groups.protocol(&id) {
             Protocol::Classic(group) => describe(group, id),
@@ -134,7 +135,7 @@ pub(crate) fn delete_groups(step: &mut Step<'_>, context: &Context, request: m::
     let mut seen = BTreeSet::new();
     for id in request.groups_names {
         if !seen.insert(id.clone()) {
-            continue; // named twice, answered once
+            continue;
         }
         let outcome = delete_group(step, &id);
         rests_on = rests_on.max(step.state.groups.rests_on(&id));

@@ -1,6 +1,9 @@
 //! ConsumerGroupDescribe, versions 0 and 1 (KIP-848; 1: how each member speaks).
 //!
-//! Errors per group: 35 `group.version` is 0; 69 no such group, or one of another protocol.
+//! Errors per group: 35 `group.version` is 0; 69 no such group, or one of another protocol. A group that is named twice
+//! is answered once, so that no answer is larger than the state.
+
+use std::collections::BTreeSet;
 
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages as m;
@@ -27,8 +30,8 @@ pub(crate) fn consumer_group_describe(
 ) {
     let state = &*step.state;
     let mut rests_on = state.topics.rests_on();
-    let mut groups = Vec::with_capacity(request.group_ids.len());
-    for group_id in request.group_ids {
+    let (mut groups, mut seen) = (Vec::new(), BTreeSet::new());
+    for group_id in request.group_ids.into_iter().filter(|id| seen.insert(id.clone())) {
         rests_on = Position::max(rests_on, state.groups.rests_on(&group_id));
         let mut described = describe(state, group_id);
         if request.include_authorized_operations && described.error_code == ErrorCode::None.code() {

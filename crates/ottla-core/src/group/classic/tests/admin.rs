@@ -159,3 +159,16 @@ fn unknown_rests_on_the_removal() {
     assert!(matches!(reply, Reply::DescribeGroups(response) if response.groups[0].error_code == 69));
     assert_eq!(rests_on, removal);
 }
+
+/// A group that one request names many times is described once: its answer is no larger than the state.
+#[test]
+fn described_once() {
+    let mut broker = Broker::new();
+    broker.stable(2);
+    let request = m::DescribeGroupsRequest { groups: vec!["g".into(); 1000], ..Default::default() };
+    let Reply::DescribeGroups(response) = broker.ask(6, CommandBody::DescribeGroups(request)) else {
+        panic!("DescribeGroups is answered");
+    };
+    let members: Vec<usize> = response.groups.iter().map(|group| group.members.len()).collect();
+    assert_eq!(members, [2]);
+}

@@ -457,3 +457,17 @@ fn a_large_group_comes_at_once() {
     assert_eq!(targets.into_iter().collect::<Vec<_>>(), [1, 500], "for the first, and for all");
     broker.restart();
 }
+
+/// A group that one request names many times is described once: its answer is no larger than the state.
+#[test]
+fn described_once() {
+    let mut broker = Broker::new();
+    create(&mut broker, "a", 1);
+    assert_eq!(Consumer::new("one", &["a"]).join(&mut broker), 0);
+    let request = m::ConsumerGroupDescribeRequest { group_ids: vec!["g".into(); 1000], ..Default::default() };
+    let Reply::ConsumerGroupDescribe(response) = broker.ask(1, CommandBody::ConsumerGroupDescribe(request))
+    else {
+        panic!("ConsumerGroupDescribe is answered");
+    };
+    assert_eq!(response.groups.iter().map(|group| group.members.len()).collect::<Vec<_>>(), [1]);
+}
