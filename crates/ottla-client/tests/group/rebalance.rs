@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ottla_client::{Assignor, Consumer, ConsumerError, GroupError, GroupProtocol, TopicPartition};
+use ottla_client::{
+    Assignor, Consumer, ConsumerError, GroupError, GroupProtocol, OffsetToCommit, TopicPartition,
+};
 use ottla_env::time;
 
 use super::support::*;
@@ -53,7 +55,8 @@ fn who_does_not_poll_is_left_out() {
             drive(&mut [&mut a, &mut b], |members, _| shares(members, &[1, 1])).await;
             // only b polls
             drive(&mut [&mut b], |members, _| shares(members, &[2])).await;
-            let late = a.commit_positions().await.expect_err("not a member any more");
+            let offset = OffsetToCommit::new(a.assignment()[0].clone(), 1);
+            let late = a.commit_offsets(&[offset]).await.expect_err("not a member any more");
             assert!(late.to_string().contains("not a member"), "{late}");
             let late = a.group_metadata().expect("a group");
             assert!(!late.member_id.is_empty() && late.generation_id > 0, "{late:?}");
