@@ -84,6 +84,8 @@ pub const LOCK_RETRY: Duration = Duration::from_millis(50);
 pub const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
 /// Partitions that one admin request may name whose answer is larger than itself.
 pub const ADMIN_PARTITIONS_MAX: usize = 100_000;
+/// Topics, brokers and groups that one DescribeConfigs may name; there are fewer topics than that.
+pub const DESCRIBED_RESOURCES_MAX: usize = 25_000;
 /// Topics with metrics of their own; the others are counted together.
 pub const METRICS_TOPICS_MAX: usize = 500;
 /// Committed offsets whose lag is among the metrics; two series each.

@@ -3,7 +3,10 @@
 //!
 //! Answered from the published image. Resource types: 2 topic, 4 broker (its id, or empty for what holds for
 //! every broker and was set), 8 levels of log messages (read only), 32 group (whether it exists or not). Secrets
-//! would be shown without their value; there are none yet.
+//! would be shown without their value; there are none yet. A resource that is named twice is answered once, and a
+//! request that names more than there can be is not: its answer would be far larger than itself.
+
+use std::collections::BTreeSet;
 
 use ottla_core::cluster::Image;
 use ottla_core::cluster::config::{ConfigSource, ConfigType, Setting};
@@ -18,6 +21,7 @@ use ottla_protocol::types::Text;
 
 use crate::config::{Config, SETTINGS};
 use crate::dispatch::{Incoming, Outcome, respond};
+use crate::limits::DESCRIBED_RESOURCES_MAX;
 use crate::shared::Shared;
 
 const TOPIC: i8 = 2;
@@ -30,10 +34,19 @@ const DYNAMIC_BROKER_LOGGER: i8 = 6;
 /// Answers the request.
 pub fn handle(shared: &Shared, incoming: Incoming, reader: &mut Reader) -> Result<Outcome, DecodeError> {
     let request = m::DescribeConfigsRequest::decode(reader, incoming.version)?;
+    let named = request.resources.len();
+    if named > DESCRIBED_RESOURCES_MAX {
+        let reason = format!("the request names {named} resources, {DESCRIBED_RESOURCES_MAX} are allowed");
+        return Ok(Outcome::Close(reason));
+    }
     let image = shared.view.image();
+    let mut seen = BTreeSet::new();
     let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
     let mut response = m::DescribeConfigsResponse::default();
     for resource in request.resources {
+        if !seen.insert((resource.resource_type, resource.resource_name.clone())) {
+            continue;
+        }
         let mut result = DescribeConfigsResult {
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),

@@ -353,6 +353,34 @@ fn settings_of_groups() {
     });
 }
 
+/// Proves: what one request names many times is described once, so that its answer is no larger than the state, and
+/// a request that names far more than there can be is not answered.
+#[test]
+fn settings_are_described_once() {
+    use m::describe_configs_request::DescribeConfigsResource;
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broker = Broker::start(config(folder.path())).await.expect("it starts");
+        let mut wire = Wire::connect(&broker).await;
+        wire.create_topic("t", 1).await;
+        let resource = |resource_type, name: &str| DescribeConfigsResource {
+            resource_type,
+            resource_name: Text::from(name),
+            ..Default::default()
+        };
+        let all = [resource(2, "t"), resource(4, "1"), resource(8, "1"), resource(32, "g")];
+        let request = m::DescribeConfigsRequest { resources: vec![all; 50].concat(), ..Default::default() };
+        let answer = wire.call(&request, 4).await;
+        let told =
+            answer.results.iter().map(|one| (one.resource_type, one.error_code, !one.configs.is_empty()));
+        assert_eq!(told.collect::<Vec<_>>(), [2, 4, 8, 32].map(|kind| (kind, 0, true)));
+        let groups = (0..25_001).map(|n| resource(32, &n.to_string())).collect();
+        wire.send(&m::DescribeConfigsRequest { resources: groups, ..Default::default() }, 4).await;
+        assert!(wire.frame().await.is_none(), "closed");
+        broker.shutdown().await;
+    });
+}
+
 /// Proves: elections are not needed, reassignments are neither there nor possible, in every version.
 #[test]
 fn replicas() {

@@ -74,7 +74,7 @@ impl Image {
 
     /// Every setting of a group, whether it exists or not, by name.
     pub fn group_settings(&self, group: &str) -> Vec<Setting> {
-        self.group_configs.settings(group, &self.sources().of_broker())
+        self.group_configs.settings(group, self.sources())
     }
 
     /// What was set for groups.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use ottla_protocol::types::Text;
 
-use super::{ConfigError, ConfigSource, ConfigType, Definition, Rule, Setting, Synonym};
+use super::{ConfigError, ConfigSource, ConfigType, Definition, Rule, Setting, Sources, Synonym};
 use crate::config::CoreConfig;
 
 /// Longest id of a group that can have settings, bytes.
@@ -179,8 +179,8 @@ impl GroupConfigs {
         set.unwrap_or(config.group_consumer_heartbeat_interval_ms)
     }
 
-    /// Every setting of a group, by name. `broker` are the settings of this broker.
-    pub(crate) fn settings(&self, group: &str, broker: &[Setting]) -> Vec<Setting> {
+    /// Every setting of a group, by name. `broker` is where those come from that were not set for the group.
+    pub(crate) fn settings(&self, group: &str, broker: Sources<'_>) -> Vec<Setting> {
         let set = self.get(group);
         let setting = |definition: &'static Definition| {
             let own = set.and_then(|set| set.overrides.get(definition.name.as_bytes()));
@@ -189,8 +189,7 @@ impl GroupConfigs {
                 value: value.to_string(),
                 source: ConfigSource::DynamicGroup,
             });
-            let of_broker = broker.iter().find(|setting| Some(setting.definition.name) == definition.synonym);
-            let of_broker = of_broker.into_iter().flat_map(|setting| setting.synonyms.iter().cloned());
+            let of_broker = definition.synonym.into_iter().flat_map(|first| broker.of_broker_setting(first));
             let synonyms: Vec<_> = own.into_iter().chain(of_broker).collect();
             let first = synonyms.first();
             Setting {

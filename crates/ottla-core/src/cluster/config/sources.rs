@@ -70,6 +70,11 @@ impl Sources<'_> {
         all.filter(|setting| !setting.synonyms.is_empty()).collect()
     }
 
+    /// The values under one of this broker's settings, the strongest first.
+    pub(super) fn of_broker_setting(&self, name: &'static str) -> Vec<Synonym> {
+        self.synonyms(name, &BROKER_SOURCES)
+    }
+
     fn setting(&self, broker: &'static BrokerDefinition, sources: &[ConfigSource]) -> Setting {
         let synonyms = self.synonyms(broker.name(), sources);
         Setting {
@@ -103,7 +108,7 @@ impl Sources<'_> {
 
     fn topic_setting(&self, definition: &'static Definition, config: &TopicConfig) -> Setting {
         let first = definition.synonym;
-        let mut synonyms = first.map_or_else(Vec::new, |first| self.synonyms(first, &BROKER_SOURCES));
+        let mut synonyms = first.map_or_else(Vec::new, |first| self.of_broker_setting(first));
         let own = config.override_of(definition.name);
         if let Some(value) = own {
             let (name, source) = (definition.name, ConfigSource::DynamicTopic);
