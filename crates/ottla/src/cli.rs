@@ -1,9 +1,12 @@
 //! The command line: every command with its options, and what options commands share.
 
-use clap::{Args, Parser, Subcommand};
-use ottla_client::{ClientSettings, SettingError, TopicPartition};
+use std::time::Duration;
 
-use crate::{cmd, demo, prove_kill};
+use clap::{Args, Parser, Subcommand};
+use ottla_client::{Admin, ClientSettings, SettingError, TopicPartition};
+use ottla_env::time;
+
+use crate::{cmd, demo, output, prove_kill};
 
 /// An event log that speaks Kafka's protocol and delivers exactly once, with nothing else to run.
 #[derive(Debug, Parser)]
@@ -22,8 +25,9 @@ const EXAMPLES: &str = "Examples:
   ottla txn why orders                    who holds back readers, since when, and how to end it
 
 Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong,
-3 refused for safety (nothing was changed), 4 looked into something and found damage.
-Environment: OTTLA_BOOTSTRAP is the default of --bootstrap, OTTLA_LOG filters the logs (`debug`, `warn`, ...).";
+3 refused for safety (nothing was changed), 4 looked and found damage, or a transaction that hangs.
+Environment: OTTLA_BOOTSTRAP is the default of --bootstrap, OTTLA_LOG filters the logs (`debug`,
+`warn`, ...).";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -95,6 +99,9 @@ pub(crate) struct Logging<'a> {
     pub(crate) is_json: bool,
 }
 
+/// How long people wait for a first answer before they are told that there is none.
+const SILENCE: Duration = Duration::from_millis(1500);
+
 /// How to reach a cluster.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Client {
@@ -124,6 +131,33 @@ impl Client {
         let mut settings = self.base()?;
         self.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
         Ok(settings)
+    }
+
+    /// An admin client of the cluster.
+    pub(crate) async fn connect_admin(&self) -> anyhow::Result<Admin> {
+        Ok(self.first_answer(Admin::connect(self.admin()?)).await?)
+    }
+
+    /// Waits for a cluster's first answer, and tells people when there is none for a while.
+    pub(crate) async fn first_answer<F: Future>(&self, connecting: F) -> F::Output {
+        let mut connecting = std::pin::pin!(connecting);
+        match time::timeout(SILENCE, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(time::Elapsed) => {
+                output::complain(&format!("no answer from {} yet; still trying", self.bootstrap));
+                connecting.await
+            }
+        }
+    }
+}
+
+/// Reads one of a few words, in whatever case, as Kafka writes it.
+pub(crate) fn one_of(
+    known: &'static [&'static str],
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let found = known.iter().find(|word| word.eq_ignore_ascii_case(text));
+        found.map(|word| (*word).to_owned()).ok_or_else(|| format!("is none of {}", known.join(", ")))
     }
 }
 
@@ -227,9 +261,14 @@ mod tests {
         words
     }
 
+    /// Columns of a help page that is not shown at a terminal; longer lines are broken, and tables with them.
+    const HELP_COLUMNS: usize = 100;
+
     fn check_examples(command: &clap::Command, path: &str, checked: &mut usize) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.starts_with("Example"), "`{path} --help` shows no examples");
+        let widest = help.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(HELP_COLUMNS), "`{path} --help` is {widest:?} columns wide and would be cut");
         let own = help.lines().skip(1).take_while(|line| !line.is_empty()).map(str::trim_start);
         let mut of_this = 0;
         for line in own.filter(|line| line.contains("ottla ")) {
@@ -266,6 +305,14 @@ mod tests {
     #[test]
     fn commands_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Proves that words are taken in any case and told as Kafka writes them, and that others are refused by name.
+    #[test]
+    fn words_of_a_list() {
+        let read = one_of(&["Empty", "PrepareAbort"]);
+        assert_eq!(read("prepareabort"), Ok("PrepareAbort".to_owned()));
+        assert_eq!(read("Nonsense"), Err("is none of Empty, PrepareAbort".to_owned()));
     }
 
     /// Proves how places are read.

@@ -56,8 +56,9 @@ const SOURCE_GROUP: &str = "demo-source";
   ottla demo --at-least-once              the same without transactions: duplicates
   ottla demo --json | tail -n 1
 
-Exit code 1 when a record was lost, duplicated, torn from its transaction, reordered or changed. With
---at-least-once duplicates and what follows from them are what is to be seen: only a loss is a failure.")]
+Exit code 1 when a record was lost, duplicated, torn from its transaction, reordered or changed.
+With --at-least-once duplicates and what follows from them are what is to be seen: only a loss is a
+failure.")]
 pub(crate) struct Options {
     /// How many SIGKILLs, spread over the run; broker, source and workers are hit in turn, then at random
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=10_000))]

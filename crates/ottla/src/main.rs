@@ -5,7 +5,7 @@
 //! logs to standard error through `tracing` (filter: `--log-level` of `serve`, `OTTLA_LOG`).
 //!
 //! Exit codes: 0 done, 1 failed or a promise was broken, 2 the command line or a setting is wrong, 3 refused for
-//! safety, 4 looked into something and found damage.
+//! safety, 4 looked and found damage, or a transaction that hangs.
 
 mod broker_process;
 mod cli;
@@ -22,14 +22,14 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Err(error) = start_logs(&cli) {
-        output::complain(&format!("--log-level: {error}"));
+        output::complain(&format!("--log-level: {error:#}"));
         return ExitCode::from(2);
     }
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) if output::is_closed(&error) => ExitCode::SUCCESS, // the reader of our output had enough
         Err(error) => {
-            output::complain(&format!("{error:#}"));
+            output::complain(&output::reasons(&error));
             match error {
                 error if cli::is_usage(&error) => ExitCode::from(2),
                 error if cli::is_unsafe(&error) => ExitCode::from(3),
@@ -40,11 +40,14 @@ fn main() -> ExitCode {
 }
 
 /// Logs go to standard error: what `--log-level` says, else `OTTLA_LOG`, else the command's level.
-fn start_logs(cli: &cli::Cli) -> Result<(), tracing_subscriber::filter::ParseError> {
+fn start_logs(cli: &cli::Cli) -> anyhow::Result<()> {
     use tracing_subscriber::EnvFilter;
     let logging = cli.logging();
     let filter = match logging.level {
-        Some(level) => EnvFilter::try_new(level)?,
+        Some(level) => {
+            check_levels(level)?;
+            EnvFilter::try_new(level)?
+        }
         None => {
             EnvFilter::try_from_env("OTTLA_LOG").unwrap_or_else(|_| EnvFilter::new(logging.default_level))
         }
@@ -56,4 +59,14 @@ fn start_logs(cli: &cli::Cli) -> Result<(), tracing_subscriber::filter::ParseErr
         logs.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init();
     }
     Ok(())
+}
+
+/// A word alone has to be a level. The filter would take it for the name of a module, and log nothing else.
+fn check_levels(filter: &str) -> anyhow::Result<()> {
+    use tracing_subscriber::filter::LevelFilter;
+    let mut words = filter.split(',').map(str::trim).filter(|word| !word.contains(['=', '[']));
+    match words.find(|word| word.parse::<LevelFilter>().is_err()) {
+        Some(word) => anyhow::bail!("`{word}` is none of off, error, warn, info, debug, trace"),
+        None => Ok(()),
+    }
 }

@@ -66,6 +66,13 @@ pub(crate) fn complain(text: &str) {
     note(&format!("ottla: {text}"));
 }
 
+/// An error with its causes; what an error has said of its cause already is not said again.
+pub(crate) fn reasons(error: &anyhow::Error) -> String {
+    let mut chain = error.chain().map(ToString::to_string);
+    let first = chain.next().unwrap_or_default();
+    chain.fold(first, |told, cause| if told.ends_with(&cause) { told } else { format!("{told}: {cause}") })
+}
+
 /// When progress is first told, and how often then.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
@@ -107,4 +114,19 @@ pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    /// Proves that causes are told, and that none is told twice where an error ends with its own cause.
+    #[test]
+    fn causes_once() {
+        let error = anyhow!("no such file").context("cannot open x: no such file").context("the folder");
+        assert_eq!(reasons(&error), "the folder: cannot open x: no such file");
+        assert_eq!(reasons(&anyhow!("b").context("a")), "a: b");
+    }
 }

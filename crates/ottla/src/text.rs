@@ -106,6 +106,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if lower.is_empty() { Err("is not a duration like 90s, 10m, 2h, 7d".to_owned()) } else { Ok(total) }
 }
 
+/// A number of things: `1 record`, `2 records`.
+pub(crate) fn count(count: impl Copy + PartialEq + From<u8> + std::fmt::Display, one: &str) -> String {
+    let more = if count == 1.into() { "" } else { "s" };
+    format!("{count} {one}{more}")
+}
+
 /// A duration as its two largest units.
 pub(crate) fn duration(duration: Duration) -> String {
     let ms = duration.as_millis();

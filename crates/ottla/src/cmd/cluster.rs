@@ -79,7 +79,7 @@ enum Command {
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let admin = Admin::connect(options.client.admin()?).await?;
+    let admin = options.client.connect_admin().await?;
     match options.command {
         Command::Describe { json } => describe(&admin, json).await?,
         Command::Features { json } => features(&admin, json).await?,

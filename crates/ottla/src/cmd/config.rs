@@ -2,20 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use ottla_client::Admin;
 use ottla_client::admin::{AlterConfig, ConfigEntry, ConfigResource};
 use ottla_protocol::types::Text;
 use serde_json::json;
 
-use crate::cli::{Client, name_and_value};
+use crate::cli::{Client, Usage, name_and_value};
 use crate::output;
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   ottla config describe topic orders
-  ottla config describe broker 0 --all --json
+  ottla config describe broker 1 --all --json
   ottla config set topic orders retention.ms=86400000 cleanup.policy=compact
   ottla config unset topic orders retention.ms
   ottla config list")]
@@ -32,7 +32,7 @@ enum Command {
     #[command(after_help = "Examples:
   ottla config describe topic orders
   ottla config describe group billing --all
-  ottla config describe broker 0 --all --json")]
+  ottla config describe broker 1 --all --json")]
     Describe {
         #[command(flatten)]
         resource: Resource,
@@ -46,7 +46,7 @@ enum Command {
     /// Change settings, all of them or none
     #[command(after_help = "Examples:
   ottla config set topic orders retention.ms=86400000
-  ottla config set group billing consumer.session.timeout.ms=30000")]
+  ottla config set group billing consumer.session.timeout.ms=50000")]
     Set {
         #[command(flatten)]
         resource: Resource,
@@ -97,6 +97,21 @@ enum Kind {
 }
 
 impl Resource {
+    /// The same, and a broker is one that the cluster has: requests about others would wait for it to come.
+    async fn found(&self, admin: &Admin) -> Result<ConfigResource> {
+        if matches!(self.kind, Kind::Broker) && self.name != "default" {
+            let name = &self.name;
+            let id: i32 =
+                name.parse().map_err(|_| Usage(format!("`{name}` is not a broker's id, nor `default`")))?;
+            let brokers = admin.describe_cluster().await?.brokers;
+            if !brokers.iter().any(|broker| broker.node_id == id) {
+                let ids: Vec<_> = brokers.iter().map(|broker| broker.node_id.to_string()).collect();
+                bail!("the cluster has no broker {id}, it has {}", ids.join(", "));
+            }
+        }
+        Ok(self.resource())
+    }
+
     fn resource(&self) -> ConfigResource {
         let name = Text::from(self.name.as_str());
         match self.kind {
@@ -110,18 +125,18 @@ impl Resource {
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let admin = Admin::connect(options.client.admin()?).await?;
+    let admin = options.client.connect_admin().await?;
     match options.command {
         Command::Describe { resource, all, json } => {
-            describe(&admin, &resource.resource(), all, json).await?
+            describe(&admin, &resource.found(&admin).await?, all, json).await?
         }
         Command::Set { resource, changes, dry_run } => {
             let changes = changes.iter().map(|(name, value)| AlterConfig::set(name.as_str(), value.as_str()));
-            alter(&admin, &resource.resource(), changes.collect(), dry_run).await?;
+            alter(&admin, &resource.found(&admin).await?, changes.collect(), dry_run).await?;
         }
         Command::Unset { resource, names, dry_run } => {
             let changes = names.iter().map(|name| AlterConfig::delete(name.as_str()));
-            alter(&admin, &resource.resource(), changes.collect(), dry_run).await?;
+            alter(&admin, &resource.found(&admin).await?, changes.collect(), dry_run).await?;
         }
         Command::List { json } => list(&admin, json).await?,
     }

@@ -163,7 +163,7 @@ async fn connect(options: &Options) -> Result<Consumer> {
     };
     let mut settings = ConsumerSettings::new(options.client.base()?).isolation(isolation);
     options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
-    let mut consumer = Consumer::connect(settings).await?;
+    let mut consumer = options.client.first_answer(Consumer::connect(settings)).await?;
     let start = match options.from {
         Start::At(start) => start,
         Start::Ago(ago) => {

@@ -19,10 +19,11 @@ use crate::text;
   ottla doctor /var/lib/ottla
   ottla doctor ./ottla-data --json
 
-Every byte of the log is read and checked; nothing is written, not even the lock file. A folder that a broker works
-on is refused: stop the broker, or look at a copy.
+All of the log is read and every frame checked; nothing is written, not even the lock file. A folder
+that a broker works on is refused: stop the broker, or look at a copy.
 
-Exit codes: 0 the folder is whole, 1 it cannot be read, 3 a broker works on it, 4 something is damaged.")]
+Exit codes: 0 the folder is whole, 1 it cannot be read, 3 a broker works on it, 4 something is
+damaged.")]
 pub(crate) struct Options {
     /// The folder
     dir: PathBuf,
@@ -78,11 +79,11 @@ fn explain(found: &Examination) -> Result<()> {
     let bytes: u64 = inspection.files.iter().map(|file| file.bytes).sum();
     let id = inspection.log_id.map_or_else(|| "unknown".to_owned(), |id| format!("{id:016x}"));
     output::line(&format!(
-        "log {id}, format version {}: {} files, {}, {} snapshots",
+        "log {id}, format version {}: {}, {}, {}",
         inspection.format_version,
-        inspection.files.len(),
+        text::count(inspection.files.len(), "file"),
         text::size(bytes),
-        inspection.snapshots.len()
+        text::count(inspection.snapshots.len(), "snapshot")
     ))?;
     let rows: Vec<_> = inspection.files.iter().map(file_row).collect();
     output::table(
@@ -102,7 +103,11 @@ fn explain(found: &Examination) -> Result<()> {
     }
     if !found.topics.is_empty() {
         let partitions: usize = found.topics.values().map(|topic| topic.partitions).sum();
-        output::line(&format!("{} topics with {partitions} partitions", found.topics.len()))?;
+        output::line(&format!(
+            "{} with {}",
+            text::count(found.topics.len(), "topic"),
+            text::count(partitions, "partition")
+        ))?;
     }
     for name in &inspection.unknown {
         output::line(&format!("{name}: not one of the log's files; it is left alone"))?;
@@ -121,7 +126,7 @@ fn file_row(file: &FileInspection) -> Vec<String> {
     let state = match (&file.damage[..], file.torn) {
         ([], None) => "good".to_owned(),
         ([], Some(_)) => "good, torn end".to_owned(),
-        (places, _) => format!("{} damaged places", places.len()),
+        (places, _) => text::count(places.len(), "damaged place"),
     };
     vec![
         file.file.file_name(),
@@ -178,8 +183,9 @@ fn explain_start(found: &Examination) -> Result<()> {
                 None => "from the log's first frame".to_owned(),
             };
             output::line(&format!(
-                "a start works: {from}, {} frames behind it, up to frame {}",
-                report.frames_replayed, report.frame_sequence.0
+                "a start works: {from}, {} replayed, up to frame {}",
+                text::count(report.frames_replayed, "frame"),
+                report.frame_sequence.0
             ))?;
             if is_damaged {
                 output::line(

@@ -12,9 +12,24 @@ use ottla_client::{Admin, TopicPartition};
 use ottla_protocol::types::Text;
 use serde_json::json;
 
-use crate::cli::{Client, Place, place};
+use crate::cli::{Client, Place, one_of, place};
 use crate::cmd::confirm::Confirm;
 use crate::output;
+use crate::text::count;
+
+/// States of groups under Kafka's names.
+const STATES: &[&str] = &[
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+    "NotReady",
+];
+/// Types of groups under Kafka's names.
+const TYPES: &[&str] = &["classic", "consumer", "share", "streams"];
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
@@ -37,11 +52,12 @@ enum Command {
   ottla group list
   ottla group list --state Stable --type consumer --json")]
     List {
-        /// Only in this state: Empty, Stable, PreparingRebalance, CompletingRebalance, Assigning, ...; repeatable
-        #[arg(long = "state", value_name = "STATE")]
+        /// Only in this state: Empty, Stable, PreparingRebalance, CompletingRebalance, Assigning,
+        /// Reconciling, Dead; repeatable
+        #[arg(long = "state", value_name = "STATE", value_parser = one_of(STATES))]
         states: Vec<String>,
-        /// Only of this type: classic, consumer; repeatable
-        #[arg(long = "type", value_name = "TYPE")]
+        /// Only of this type: classic, consumer, share, streams; repeatable
+        #[arg(long = "type", value_name = "TYPE", value_parser = one_of(TYPES))]
         types: Vec<String>,
         /// One JSON object per group
         #[arg(long)]
@@ -52,8 +68,8 @@ enum Command {
   ottla group describe billing
   ottla group describe billing --json
 
-BEHIND are records that a read_committed reader could have by now. HIDDEN are records behind an open transaction:
-`ottla txn why TOPIC` tells whose it is.")]
+BEHIND are records that a read_committed reader could have by now. HIDDEN are records behind an open
+transaction: `ottla txn why TOPIC` tells whose it is.")]
     Describe {
         /// The group
         group: String,
@@ -101,7 +117,7 @@ BEHIND are records that a read_committed reader could have by now. HIDDEN are re
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let admin = Admin::connect(options.client.admin()?).await?;
+    let admin = options.client.connect_admin().await?;
     match options.command {
         Command::List { states, types, json } => {
             let texts = |words: Vec<String>| words.into_iter().map(Text::from).collect();
@@ -118,7 +134,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         Command::DeleteOffsets { group, places, confirm } => {
             let group = Text::from(group);
             let partitions = committed_in(&admin, &group, &places).await?;
-            let what = format!("This deletes {} offsets of group `{group}`.", partitions.len());
+            let what = format!("This deletes {} of group `{group}`.", count(partitions.len(), "offset"));
             confirm.ask(&what, group.as_str())?;
             each(admin.delete_group_offsets(&group, &partitions).await)?;
         }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::{Client, Place, place};
 use crate::output;
+use crate::text::count;
 use line::Parser;
 
 /// Lines read ahead of the producer.
@@ -30,7 +31,8 @@ const LINE_BYTES_MAX: u64 = 100 << 20;
   ottla produce orders --file day.txt --transactional-id import       all lines or none
   ottla produce orders --file day.txt --transactional-id import --transaction-records 1000
 
-A JSON line is an object with any of key, value, headers (object or list of [name, value]), partition, timestamp.
+A JSON line is an object with any of key, value, headers (object or list of [name, value]),
+partition, timestamp. A topic that is not there has to be made first: `ottla topic create`.
 Every record is confirmed by the broker before the command ends with 0.")]
 pub(crate) struct Options {
     /// Topic, or TOPIC/PARTITION
@@ -91,7 +93,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         output::json(&json!({ "records": written.records, "transactions": written.transactions }))?;
     } else {
         let what = if options.abort { "aborted" } else { "written" };
-        output::note(&format!("{} records {what}", written.records));
+        output::note(&format!("{} {what}", count(written.records, "record")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -131,7 +133,7 @@ fn read_lines(options: &Options) -> Result<Lines> {
 async fn write(options: &Options, parser: &Parser, mut lines: Lines) -> Result<Written> {
     let mut settings = ProducerSettings::new(options.client.base()?);
     options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
-    let producer = Producer::connect(settings).await?;
+    let producer = options.client.first_answer(Producer::connect(settings)).await?;
     let mut written = Written::default();
     while let Some(line) = lines.recv().await {
         producer.send(record(parser, line, written.records)?).await?;
@@ -149,7 +151,7 @@ async fn write_transactions(
 ) -> Result<Written> {
     let mut settings = TransactionalSettings::new(options.client.base()?, id);
     options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
-    let mut producer = TransactionalProducer::init(settings).await?;
+    let mut producer = options.client.first_answer(TransactionalProducer::init(settings)).await?;
     let mut written = Written::default();
     let per_transaction = options.transaction_records.unwrap_or(u64::MAX);
     let mut line = lines.recv().await;

@@ -24,10 +24,10 @@ const NOT_SETTINGS: &[&str] = &["OTTLA_LOG", "OTTLA_BOOTSTRAP", "OTTLA_CACHE"];
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --advertise events.example.org:9092
   ottla serve --config ottla.toml --set num.partitions=6 --print-config
   ottla serve --settings                             every setting with its default
-  ottla serve --http 127.0.0.1:9404 --log-format json   Prometheus metrics, a health page, logs for machines
+  ottla serve --http 127.0.0.1:9404 --log-format json   metrics, a health page, logs for machines
 
-Prints `ready HOST:PORT` once it answers, and `http HOST:PORT` with --http. SIGTERM and SIGINT stop it in order, a second one at once; SIGKILL
-loses nothing.
+Prints `ready HOST:PORT` once it answers, and `http HOST:PORT` with --http. SIGTERM and SIGINT stop
+it in order, a second one at once; SIGKILL loses nothing.
 A setting is taken from --set, else from the environment (OTTLA_NUM_PARTITIONS), else from the file.")]
 pub(crate) struct Options {
     /// Folder of the data; made when it is absent
@@ -118,7 +118,20 @@ pub(crate) fn config(options: &Options) -> Result<Config> {
         config.set("--set", name, value)?;
     }
     config.check()?;
+    for name in ["listen", "advertised.listener", "http.listen"] {
+        check_address(name, &config.get(name).unwrap_or_default())?;
+    }
     Ok(config)
+}
+
+/// An address is wrong before the folder is made or loaded, which may take long.
+fn check_address(name: &str, address: &str) -> Result<(), Usage> {
+    let is_one =
+        address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if is_one || (address.is_empty() && name != "listen") {
+        return Ok(());
+    }
+    Err(Usage(format!("{name} {address:?} is not HOST:PORT")))
 }
 
 /// Serves until a signal, or until `stopped` ends.

@@ -78,7 +78,8 @@ enum Command {
   ottla topic alter orders --partitions 6
   ottla topic alter orders --config retention.ms=86400000 --unset cleanup.policy --dry-run
 
-More partitions send keys to other partitions than before: records of one key are then in two of them.")]
+More partitions send keys to other partitions than before: records of one key are then in
+two of them.")]
     Alter {
         /// Its name
         topic: String,
@@ -127,7 +128,7 @@ More partitions send keys to other partitions than before: records of one key ar
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let admin = Admin::connect(options.client.admin()?).await?;
+    let admin = options.client.connect_admin().await?;
     match options.command {
         Command::Create { topic, partitions, configs, if_not_exists } => {
             let configs = configs.into_iter().map(|(name, value)| (Text::from(name), Text::from(value)));

@@ -14,8 +14,20 @@ use ottla_env::clock::{Clock, OsClock};
 use ottla_protocol::types::Text;
 use serde_json::json;
 
-use crate::cli::{Client, Place, place};
+use crate::cli::{Client, Place, one_of, place};
 use crate::{output, text};
+
+/// States of transactions under Kafka's names.
+const STATES: &[&str] = &[
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+];
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
@@ -39,7 +51,7 @@ enum Command {
   ottla txn list --longer-than 60000 --json")]
     List {
         /// Only in this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort; repeatable
-        #[arg(long = "state", value_name = "STATE")]
+        #[arg(long = "state", value_name = "STATE", value_parser = one_of(STATES))]
         states: Vec<String>,
         /// Only with a transaction open for longer than this, in ms
         #[arg(long, value_name = "MS")]
@@ -78,7 +90,7 @@ enum Command {
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let admin = Admin::connect(options.client.admin()?).await?;
+    let admin = options.client.connect_admin().await?;
     match options.command {
         Command::List { states, longer_than, json } => {
             let states = states.into_iter().map(Text::from).collect();

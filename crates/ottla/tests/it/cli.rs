@@ -88,6 +88,14 @@ fn mistakes() {
         (&["produce", "t", "--bootstrap", "nowhere"], "nowhere"),
         (&["consume", "t", "--from", "soon"], "soon"),
         (&["no-such-command"], "no-such-command"),
+        (&["txn", "list", "--state", "Nonsense"], "Ongoing"),
+        (&["group", "list", "--state", "Nonsense"], "Stable"),
+        (&["group", "list", "--type", "Nonsense"], "consumer"),
+        (&["serve", "--listen", "nonsense"], "listen"),
+        (&["serve", "--http", "127.0.0.1"], "http.listen"),
+        (&["serve", "--advertise", "events:port"], "advertised.listener"),
+        (&["serve", "--print-config", "--log-level", "nonsense"], "nonsense"),
+        (&["serve", "--print-config", "--log-level", "info,nonsense"], "nonsense"),
     ] {
         let ran = run(arguments);
         assert!(ran.code == 2 && ran.stderr.contains(word), "{arguments:?}: {ran:?}");
@@ -96,6 +104,10 @@ fn mistakes() {
     assert!(environment.code == 2 && environment.stderr.contains("OTTLA_NUM_PARTITIONS"), "{environment:?}");
     let away = run(&["topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=200"]);
     assert!(away.code == 1 && away.stderr.contains("127.0.0.1:1"), "{away:?}");
+    let long = run(&["topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=4000"]);
+    assert!(long.code == 1 && long.stderr.contains("no answer from 127.0.0.1:1 yet"), "{long:?}");
+    let levels = ["serve", "--print-config", "--log-level", "warn,ottla_core=debug"];
+    assert_eq!(run(&levels).code, 0, "a filter of modules is one");
 }
 
 /// Proves the order of settings, that a printed configuration can be read back, and the list of all settings.
@@ -153,6 +165,11 @@ fn settings() {
     let fewer = broker.ottla(&["topic", "alter", "t", "--partitions", "2"], "");
     assert!(fewer.code == 1 && fewer.stderr.contains("INVALID_PARTITIONS"), "{fewer:?}");
     assert!(broker.ok(&["config", "list"], "").contains("t"));
+    let absent = broker.ottla(&["config", "describe", "broker", "7"], "");
+    assert!(absent.code == 1 && absent.stderr.contains("no broker 7, it has 1"), "at once: {absent:?}");
+    let absent = broker.ottla(&["config", "set", "broker", "7", "log.retention.ms=1000"], "");
+    assert!(absent.code == 1 && absent.stderr.contains("no broker 7, it has 1"), "at once: {absent:?}");
+    assert_eq!(broker.ottla(&["config", "describe", "broker", "x"], "").code, 2);
 }
 
 /// Proves what is told of the cluster, and that deleting records moves the start of a partition.

@@ -158,7 +158,7 @@ fn who_holds_back_readers() {
         assert_eq!(producers[0].transaction_start_offset, Some(0));
         let text = broker.ok(&["txn", "why", "t"], "");
         assert!(text.contains("`holder` (Ongoing") && text.contains("ottla txn abort holder"), "{text}");
-        assert!(text.contains("1 records, 6 B"), "{text}");
+        assert!(text.contains("hidden: 1 record, 6 B"), "{text}");
         let json: Value =
             serde_json::from_str(&broker.ok(&["txn", "why", "t/1", "--json"], "")).expect("JSON");
         assert_eq!(json["holders"][0]["transaction"]["state"], "Ongoing");

@@ -13,6 +13,7 @@ use ottla_protocol::types::Text;
 use serde_json::{Value, json};
 
 use crate::output;
+use crate::text::count;
 
 /// A partition that the group reads or has read.
 struct Read {
@@ -83,6 +84,9 @@ pub(super) async fn offsets(admin: &Admin, group: &Text, json: bool) -> Result<(
     if json {
         return reads.iter().try_for_each(|read| output::json(&read.json()));
     }
+    if reads.is_empty() {
+        return output::line("nothing was committed");
+    }
     let rows: Vec<_> = reads.iter().map(Read::row).collect();
     output::table(&READ_HEAD, &rows)
 }
@@ -100,8 +104,8 @@ pub(super) async fn group(admin: &Admin, group: &Text, json: bool) -> Result<()>
     let GroupDescription { group_type, state, assignor, members, .. } = &description;
     let assignor =
         if assignor.as_str().is_empty() { String::new() } else { format!(", assignor {assignor}") };
-    let count = members.len();
-    output::line(&format!("group {group}, {}, {state}{assignor}, {count} members", group_type.name()))?;
+    let members_count = count(members.len(), "member");
+    output::line(&format!("group {group}, {}, {state}{assignor}, {members_count}", group_type.name()))?;
     if !members.is_empty() {
         let rows: Vec<_> = members.iter().map(member_row).collect();
         output::table(&["MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"], &rows)?;
@@ -114,7 +118,7 @@ pub(super) async fn group(admin: &Admin, group: &Text, json: bool) -> Result<()>
     output::table(&READ_HEAD, &rows)?;
     let (behind, hidden): (i64, i64) =
         (reads.iter().filter_map(Read::behind).sum(), reads.iter().filter_map(Read::hidden).sum());
-    output::line(&format!("{behind} records behind, {hidden} hidden by open transactions"))
+    output::line(&format!("{} behind, {hidden} hidden by open transactions", count(behind, "record")))
 }
 
 fn member_row(member: &MemberDescription) -> Vec<String> {

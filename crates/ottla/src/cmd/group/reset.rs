@@ -16,7 +16,8 @@ use ottla_protocol::types::Text;
 use serde_json::json;
 
 use crate::cli::{Place, Unsafe, Usage, place};
-use crate::{output, text};
+use crate::output;
+use crate::text::{self, count};
 
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true).multiple(false), after_help = "Examples:
@@ -124,10 +125,10 @@ async fn refuse_members(admin: &Admin, group: &Text) -> Result<()> {
         }
     };
     Err(Unsafe(format!(
-        "group `{group}` is {} with {} members (client ids: {}); they would commit over what is set here. Stop \
+        "group `{group}` is {} with {} (client ids: {}); they would commit over what is set here. Stop \
          them first; {hint}",
         description.state,
-        description.members.len(),
+        count(description.members.len(), "member"),
         names.join(", "),
     ))
     .into())

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::Place;
 use crate::output;
+use crate::text::count;
 
 /// The partitions of a place.
 pub(crate) async fn partitions(admin: &Admin, place: &Place) -> Result<Vec<TopicPartition>> {
@@ -60,7 +61,11 @@ pub(super) async fn run(admin: &Admin, name: &Text, json: bool) -> Result<()> {
             "configs": configs,
         }));
     }
-    output::line(&format!("topic {name}, id {}, {} partitions", topic.topic_id, topic.partition_count))?;
+    output::line(&format!(
+        "topic {name}, id {}, {}",
+        topic.topic_id,
+        count(topic.partition_count, "partition")
+    ))?;
     let rows: Vec<_> = partitions
         .iter()
         .zip(&metadata.leaders)

@@ -22,8 +22,8 @@ use crate::{output, text};
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   ottla txn abort billing-7                                 shows the transaction, and a token
-  ottla txn abort billing-7 --token 5f0c3a9be2d14477        fences its producer off and aborts that transaction
-  ottla txn abort --partition orders/2 --producer-id 4011   when no coordinator knows it: shows it, and a token
+  ottla txn abort billing-7 --token 5f0c3a9be2d14477        fences its producer off, aborts that
+  ottla txn abort --partition orders/2 --producer-id 4011   the same when no coordinator knows it
 
 Exit code 3: refused, because the transaction is not the one that the token was made from.")]
 pub(super) struct Options {

@@ -138,11 +138,11 @@ impl Held {
     fn explain(&self) -> Result<()> {
         let at_least = if self.hidden.complete { "" } else { "at least " };
         output::line(&format!(
-            "{}: readers stop at offset {} of {}; hidden: {at_least}{} records, {}",
+            "{}: readers stop at offset {} of {}; hidden: {at_least}{}, {}",
             self.at,
             self.last_stable_offset,
             self.high_watermark,
-            self.hidden.records,
+            text::count(self.hidden.records, "record"),
             text::size(self.hidden.bytes),
         ))?;
         for (index, holder) in self.holders.iter().enumerate() {
