@@ -1,8 +1,8 @@
 //! `cargo xtask prove`: promises shown by force, with the result kept in docs/proofs.md.
 //!
-//! The harnesses are programs of their own (the simulator; the real binary under a killer), started from a
-//! release build. What they have in common: progress on standard error, one JSON object as the last line of
-//! standard output, and an exit code that says whether the promise held.
+//! The harnesses are programs of their own: the simulator and the real binary under a killer, as release builds; our
+//! client under one, as a build for development. What they have in common: progress on standard error, one JSON object
+//! as the last line of standard output, and an exit code that says whether the promise held.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::broker::{Broker, Kind};
 use crate::report;
 use crate::run::{self, Workspace};
 
@@ -44,6 +45,24 @@ enum Promise {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Our client under kills: six transactional workers killed and stopped, and their broker killed, exact per key
+    Client {
+        /// How long records are fed
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// Transactions of protocol version 1
+        #[arg(long)]
+        v1: bool,
+        /// Groups of the KIP-848 protocol
+        #[arg(long)]
+        kip848: bool,
+        /// Seed of everything random
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// With Apache Kafka as the broker; writes nothing
+        #[arg(long)]
+        oracle: bool,
+    },
 }
 
 /// The outcome of a harness.
@@ -67,9 +86,19 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let command = format!("cargo xtask prove kill --rounds {rounds} --seed {seed}");
             ("kill", "kill -9 of the real binary", command, kill(&workspace, rounds, seed)?)
         }
+        Promise::Client { seconds, v1, kip848, seed, oracle } => {
+            let mut command = format!("cargo xtask prove client --seconds {seconds} --seed {seed}");
+            command += if v1 { " --v1" } else { "" };
+            command += if kip848 { " --kip848" } else { "" };
+            let kind = if oracle { Kind::Kafka } else { Kind::Ottla };
+            let name = if v1 { "client-v1" } else { "client" };
+            let title = if v1 { "Our client, killed (transactions v1)" } else { "Our client, killed" };
+            (name, title, command, client(&workspace, kind, seconds, v1, kip848, seed)?)
+        }
     };
     let seconds = began.elapsed().as_secs();
-    if !options.dry {
+    let is_oracle = matches!(options.promise, Promise::Client { oracle: true, .. });
+    if !options.dry && !is_oracle {
         let text = section(&command, &proof, seconds);
         report::write_section(&workspace.path("docs/proofs.md"), name, title, &text)?;
     }
@@ -100,6 +129,24 @@ fn kill(workspace: &Workspace, rounds: u64, seed: u64) -> Result<Proof> {
     let mut command = Command::new(binary);
     command.current_dir(&workspace.root).arg("prove-kill");
     command.args(["--rounds", &rounds.to_string(), "--seed", &seed.to_string()]);
+    harness(command)
+}
+
+/// The chain of workers that speak through our client, on a broker that is killed as well.
+fn client(
+    workspace: &Workspace,
+    kind: Kind,
+    seconds: u64,
+    v1: bool,
+    kip848: bool,
+    seed: u64,
+) -> Result<Proof> {
+    let program = workspace.example("ottla-client", "soak")?;
+    let broker = Broker::start(workspace, kind, None, &[])?;
+    let mut command = Command::new(program);
+    command.args([&broker.bootstrap, &seconds.to_string()]);
+    command.env("SOAK_SEED", seed.to_string()).env("SOAK_BREAK", broker.restart_command());
+    command.envs(v1.then_some(("SOAK_V1", "1"))).envs(kip848.then_some(("SOAK_848", "1")));
     harness(command)
 }
 
