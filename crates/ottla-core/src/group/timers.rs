@@ -35,7 +35,7 @@ impl Groups {
             None => {}
         }
         entry.scheduled = Some(at_ms);
-        self.timers.0.insert((at_ms, group.clone()));
+        self.timers.0.insert((at_ms, group.detached())); // the name may be a part of a request
     }
 
     /// Looks at a group's timers when the first of them is due.

@@ -54,6 +54,7 @@ pub(super) fn update_target(step: &mut Step<'_>, group: &Text) {
     let Some(consumer) = get_mut(step.state, group) else { return };
     let stored = &consumer.stored;
     if stored.epoch <= stored.target_epoch {
+        consumer.assign_at = None; // or its timer would be due for ever
         return;
     }
     // A classic member that lags behind the group is called to join again and again.
@@ -209,7 +210,10 @@ pub(super) fn touch(step: &mut Step<'_>, group: &Text, member_id: &Text) {
     let session_at = now.0.saturating_add(session_timeout_ms(member, configured_ms));
     let is_classic = member.is_classic();
     let fresh = super::Timers { session_at, revocation: None, turn_at: None };
-    let timers = consumer.timers.entry(member_id.clone()).or_insert(fresh);
+    let timers = match consumer.timers.get_mut(member_id) {
+        Some(timers) => timers,
+        None => consumer.timers.entry(member_id.detached()).or_insert(fresh), // the id may be a part of a request
+    };
     timers.session_at = session_at;
     timers.turn_at = timers.turn_at.filter(|_| is_classic);
     step.state.groups.schedule(group, session_at);

@@ -451,3 +451,22 @@ fn the_work_of_a_group_grows_with_its_size() {
     let (few, many) = (looked_at(100), looked_at(200));
     assert!(few > 0 && many <= 2 * few, "{few} looks for 100 members, {many} for 200");
 }
+
+/// A group keeps nothing of the bytes of the request that made it, however large that was.
+#[test]
+fn requests_are_not_kept() {
+    let mut broker = Broker::new();
+    let frame = Bytes::from("g".repeat(1000));
+    let protocol = JoinGroupRequestProtocol { name: "range".into(), ..Default::default() };
+    let join = m::JoinGroupRequest {
+        group_id: Text::from_utf8(frame.slice(..1)).expect("ASCII"),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 10_000,
+        protocol_type: "consumer".into(),
+        protocols: vec![protocol],
+        ..Default::default()
+    };
+    broker.send(2, CommandBody::JoinGroup(join));
+    assert_eq!(broker.state(), "PreparingRebalance");
+    assert!(frame.is_unique(), "something still has a part of it");
+}

@@ -471,3 +471,18 @@ fn described_once() {
     };
     assert_eq!(response.groups.iter().map(|group| group.members.len()).collect::<Vec<_>>(), [1]);
 }
+
+/// A member keeps nothing of the bytes of the request that made it one, however large that was.
+#[test]
+fn requests_are_not_kept() {
+    let mut broker = Broker::new();
+    create(&mut broker, "a", 1);
+    let frame = bytes::Bytes::from(b"gm".repeat(1000));
+    let text = |at: usize| Text::from_utf8(frame.slice(at..at + 1)).expect("ASCII");
+    let member = Consumer::new("m", &["a"]);
+    for request in [member.join_request(), member.request(1)] {
+        let request = m::ConsumerGroupHeartbeatRequest { group_id: text(0), member_id: text(1), ..request };
+        assert_eq!(send(&mut broker, 1, request).error_code, 0);
+    }
+    assert!(frame.is_unique(), "something still has a part of it");
+}
