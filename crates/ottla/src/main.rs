@@ -17,12 +17,15 @@ mod text;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Err(error) = start_logs(&cli) {
-        output::complain(&format!("--log-level: {error:#}"));
+        output::complain(&output::reasons(&error));
         return ExitCode::from(2);
     }
     match cmd::run(cli) {
@@ -41,16 +44,12 @@ fn main() -> ExitCode {
 
 /// Logs go to standard error: what `--log-level` says, else `OTTLA_LOG`, else the command's level.
 fn start_logs(cli: &cli::Cli) -> anyhow::Result<()> {
-    use tracing_subscriber::EnvFilter;
     let logging = cli.logging();
-    let filter = match logging.level {
-        Some(level) => {
-            check_levels(level)?;
-            EnvFilter::try_new(level)?
-        }
-        None => {
-            EnvFilter::try_from_env("OTTLA_LOG").unwrap_or_else(|_| EnvFilter::new(logging.default_level))
-        }
+    let variable = std::env::var("OTTLA_LOG").ok().filter(|text| !text.is_empty());
+    let filter = match (logging.level, &variable) {
+        (Some(level), _) => levels(level).context("--log-level")?,
+        (None, Some(level)) => levels(level).context("environment OTTLA_LOG")?,
+        (None, None) => EnvFilter::new(logging.default_level),
     };
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if logging.is_json {
@@ -61,12 +60,11 @@ fn start_logs(cli: &cli::Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A word alone has to be a level. The filter would take it for the name of a module, and log nothing else.
-fn check_levels(filter: &str) -> anyhow::Result<()> {
-    use tracing_subscriber::filter::LevelFilter;
-    let mut words = filter.split(',').map(str::trim).filter(|word| !word.contains(['=', '[']));
+/// Reads a filter. A word alone has to be a level: it would pass as the name of a module, and nothing be logged.
+fn levels(text: &str) -> anyhow::Result<EnvFilter> {
+    let mut words = text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[']));
     match words.find(|word| word.parse::<LevelFilter>().is_err()) {
         Some(word) => anyhow::bail!("`{word}` is none of off, error, warn, info, debug, trace"),
-        None => Ok(()),
+        None => Ok(EnvFilter::try_new(text)?),
     }
 }

@@ -102,6 +102,10 @@ fn mistakes() {
     }
     let environment = run_with(&["serve", "--print-config"], "", &[("OTTLA_NUM_PARTITIONS", "many")]);
     assert!(environment.code == 2 && environment.stderr.contains("OTTLA_NUM_PARTITIONS"), "{environment:?}");
+    for (value, code) in [("verbose", 2), ("info,[", 2), ("", 0), ("info,ottla_core=debug", 0)] {
+        let ran = run_with(&["serve", "--print-config"], "", &[("OTTLA_LOG", value)]);
+        assert!(ran.code == code && (code == 0 || ran.stderr.contains("OTTLA_LOG")), "{value}: {ran:?}");
+    }
     let away = run(&["topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=200"]);
     assert!(away.code == 1 && away.stderr.contains("127.0.0.1:1"), "{away:?}");
     let long = run(&["topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=4000"]);
