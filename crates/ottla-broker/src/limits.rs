@@ -72,6 +72,9 @@ pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 pub const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 /// How long an orderly shutdown waits for answers to leave (`shutdown.timeout.ms`).
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+/// A batch smaller than this share of its request is copied, so that what the log keeps in memory holds no more than
+/// so many times the bytes that it counts.
+pub const BATCH_SHARE_MIN: usize = 16;
 /// Bytes a Produce request may decompress to in all, as a multiple of `message.max.bytes` per batch.
 pub const DECOMPRESSED_FACTOR: usize = 100;
 /// Decompressed bytes of one batch at the most, whatever the factor says.

@@ -2,9 +2,11 @@
 //! the shard in arrival order.
 //!
 //! Checked here: framing, CRC, records, sizes, timestamps (no state needed). Decided by the shard: topic,
-//! transaction, sequences. Versions 0 to 2 are announced, since old librdkafka needs that (KAFKA-18659), and
+//! transaction, sequences. A batch stays a part of its request, which is not copied on its way to the disk, unless it is
+//! a small part: the log keeps its newest batches in memory, and must not keep large requests for small batches. Versions 0 to 2 are announced, since old librdkafka needs that (KAFKA-18659), and
 //! refused.
 
+use bytes::Bytes;
 use ottla_core::cluster::Topic;
 use ottla_core::command::{CheckedBatch, CommandBody, ProduceCommand, ProducePartition, ProduceTopic};
 use ottla_protocol::check::{ProduceRules, Refusal, check_produce};
@@ -15,7 +17,7 @@ use ottla_protocol::messages::produce_response::{BatchIndexAndErrorMessage, Part
 use ottla_protocol::types::{Text, Uuid};
 
 use crate::dispatch::{Incoming, Outcome, forward};
-use crate::limits::{DECOMPRESSED_BYTES_MAX, DECOMPRESSED_FACTOR};
+use crate::limits::{BATCH_SHARE_MIN, DECOMPRESSED_BYTES_MAX, DECOMPRESSED_FACTOR};
 use crate::net::connection::Peer;
 use crate::shared::Shared;
 
@@ -37,7 +39,7 @@ pub fn handle(
         let counted = shared.metrics.topics.of(topic.map_or(Uuid::ZERO, |topic| topic.id));
         counted.read.produce_requests.add(data.partition_data.len() as u64);
         let rules = topic.map(|topic| rules(topic, incoming.version, now_ms)).unwrap_or_default();
-        check_topic(data, topic.map(|topic| topic.id), &rules)
+        check_topic(data, topic.map(|topic| topic.id), &rules, incoming.bytes)
     });
     let command = ProduceCommand {
         transactional_id: request.transactional_id,
@@ -53,10 +55,15 @@ fn rules(topic: &Topic, produce_version: i16, now_ms: i64) -> ProduceRules {
     topic.config.produce_rules(now_ms, produce_version, decompressed_bytes_max)
 }
 
-fn check_topic(data: TopicProduceData, topic_id: Option<Uuid>, rules: &ProduceRules) -> ProduceTopic {
+fn check_topic(
+    data: TopicProduceData,
+    topic_id: Option<Uuid>,
+    rules: &ProduceRules,
+    request_bytes: usize,
+) -> ProduceTopic {
     let known = topic_id.is_some();
-    let partitions =
-        data.partition_data.into_iter().map(|partition| check_partition(partition, known, rules));
+    let partitions = data.partition_data.into_iter();
+    let partitions = partitions.map(|partition| check_partition(partition, known, rules, request_bytes));
     ProduceTopic {
         name: data.name,
         topic_id: topic_id.unwrap_or(data.topic_id),
@@ -65,14 +72,24 @@ fn check_topic(data: TopicProduceData, topic_id: Option<Uuid>, rules: &ProduceRu
 }
 
 /// An unknown topic's batches are not checked against rules that nobody knows: the shard answers that.
-fn check_partition(data: PartitionProduceData, known: bool, rules: &ProduceRules) -> ProducePartition {
+fn check_partition(
+    data: PartitionProduceData,
+    known: bool,
+    rules: &ProduceRules,
+    request_bytes: usize,
+) -> ProducePartition {
     let bytes = data.records.as_ref().map(|records| records.to_bytes());
     let checked = check_produce(bytes.as_ref(), rules);
     let batch = match checked {
-        Ok(checked) => Ok(CheckedBatch { header: checked.header, tail: checked.tail }),
+        Ok(checked) => Ok(CheckedBatch { header: checked.header, tail: own(checked.tail, request_bytes) }),
         Err(refusal) => Err(refused(data.index, refusal, known)),
     };
     ProducePartition { partition: data.index, batch }
+}
+
+/// A copy of what is a small part of its request.
+fn own(tail: Bytes, request_bytes: usize) -> Bytes {
+    if tail.len() < request_bytes / BATCH_SHARE_MIN { Bytes::copy_from_slice(&tail) } else { tail }
 }
 
 fn refused(index: i32, refusal: Refusal, known: bool) -> PartitionProduceResponse {
@@ -92,5 +109,36 @@ fn refused(index: i32, refusal: Refusal, known: bool) -> PartitionProduceRespons
         record_errors: if known { record_errors.collect() } else { Vec::new() },
         error_message: text(refusal.message),
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ottla_protocol::batch::BatchBuilder;
+    use ottla_protocol::compression::Codec;
+    use ottla_protocol::record::NewRecord;
+
+    use super::*;
+
+    /// Proves: a batch that is a small part of its request does not keep the request in memory, a large one is not
+    /// copied.
+    #[test]
+    fn large_requests_are_not_kept_for_small_batches() {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.append(&NewRecord { value: Some(&[b'x'; 2000]), ..Default::default() }).expect("small");
+        let batch = builder.build();
+        for (request_bytes, is_kept) in [(1 << 20, false), (batch.len() + 100, true)] {
+            let mut request = batch.to_vec();
+            request.resize(request_bytes, 0);
+            let request = Bytes::from(request);
+            let data = PartitionProduceData {
+                records: Some(request.slice(..batch.len()).into()),
+                ..Default::default()
+            };
+            let topic = TopicProduceData { partition_data: vec![data], ..Default::default() };
+            let checked = check_topic(topic, Some(Uuid([1; 16])), &ProduceRules::default(), request_bytes);
+            assert!(checked.partitions[0].batch.is_ok());
+            assert_eq!(!request.is_unique(), is_kept, "{request_bytes}");
+        }
     }
 }
