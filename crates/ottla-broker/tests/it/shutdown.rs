@@ -69,7 +69,8 @@ fn who_waits_is_told() {
             ..Default::default()
         };
         let joined = member.send(&join, 2).await;
-        time::sleep(Duration::from_millis(300)).await;
+        // Time for the broker to take both up.
+        time::sleep(Duration::from_secs(1)).await;
         let stopped = tokio::join!(
             async {
                 let answer = reader.receive::<m::FetchRequest>(fetch, 11).await;
