@@ -141,9 +141,11 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// The letters of base64 by their value.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// Standard base64, padded.
 pub(crate) fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let word =
@@ -154,6 +156,21 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// Reads what `base64` writes, and nothing else; absent when it is something else.
+pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for chunk in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let mut word = 0_u32;
+        for letter in chunk {
+            let value = LETTERS.iter().position(|known| known == letter)?;
+            word = word << 6 | value as u32;
+        }
+        word <<= 6 * (4 - chunk.len());
+        bytes.extend(&word.to_be_bytes()[1..chunk.len()]);
+    }
+    (base64(&bytes) == text).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -207,5 +224,19 @@ mod tests {
         assert_eq!(duration_ms(-5), "0 us");
         assert_eq!(size(1_536), "1.5 KiB");
         assert_eq!([base64(b""), base64(b"a"), base64(b"ab"), base64(b"abc")], ["", "YQ==", "YWI=", "YWJj"]);
+        assert_eq!([count(0_u64, "file"), count(1_usize, "file")], ["0 files", "1 file"]);
+    }
+
+    /// Proves that base64 is read back for every length and byte, and that what is none is refused.
+    #[test]
+    fn base64_is_read() {
+        let all: Vec<u8> = (0..=255).collect();
+        for length in 0..=all.len() {
+            let bytes = &all[all.len() - length..];
+            assert_eq!(from_base64(&base64(bytes)).as_deref(), Some(bytes));
+        }
+        for bad in ["Y", "YQ", "YQ=", "YQ===", "YR==", "Y*==", "YWJj=", "=", "YQ==YQ=="] {
+            assert_eq!(from_base64(bad), None, "{bad}");
+        }
     }
 }

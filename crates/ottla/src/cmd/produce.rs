@@ -32,7 +32,8 @@ const LINE_BYTES_MAX: u64 = 100 << 20;
   ottla produce orders --file day.txt --transactional-id import --transaction-records 1000
 
 A JSON line is an object with any of key, value, headers (object or list of [name, value]),
-partition, timestamp. A topic that is not there has to be made first: `ottla topic create`.
+partition, timestamp; key_base64 and value_base64 for bytes that are no text.
+A topic that is not there has to be made first: `ottla topic create`.
 Every record is confirmed by the broker before the command ends with 0.")]
 pub(crate) struct Options {
     /// Topic, or TOPIC/PARTITION

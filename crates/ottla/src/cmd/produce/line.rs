@@ -7,6 +7,8 @@ use ottla_client::{Header, Record};
 use ottla_protocol::types::Text;
 use serde_json::Value;
 
+use crate::text;
+
 /// Reads one line without its end; none at the end of the input. A line longer than `bytes_max` is an error.
 pub(super) fn read_line(input: &mut dyn BufRead, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
@@ -69,6 +71,8 @@ fn from_json(mut record: Record, line: &[u8]) -> Result<Record, String> {
         match name.as_str() {
             "key" => record.key = bytes(value),
             "value" => record.value = bytes(value),
+            "key_base64" => record.key = Some(from_base64(&name, &value)?),
+            "value_base64" => record.value = Some(from_base64(&name, &value)?),
             "headers" => record.headers.extend(headers(value)?),
             "partition" => {
                 let number = value.as_i64().and_then(|number| i32::try_from(number).ok()).filter(|n| *n >= 0);
@@ -93,19 +97,35 @@ fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
+/// The bytes of a string of base64.
+fn from_base64(name: &str, value: &Value) -> Result<Bytes, String> {
+    let bytes = value.as_str().and_then(text::from_base64);
+    bytes.map(Bytes::from).ok_or_else(|| format!("`{name}` is not base64"))
+}
+
+/// A header's bytes: as `bytes`, or `{"base64": TEXT}` as `consume --json` prints what is not UTF-8.
+fn header_bytes(value: Value) -> Result<Option<Bytes>, String> {
+    match &value {
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("base64") => {
+            from_base64("base64", &fields["base64"]).map(Some)
+        }
+        _ => Ok(bytes(value)),
+    }
+}
+
 fn headers(value: Value) -> Result<Vec<Header>, String> {
     match value {
         Value::Null => Ok(Vec::new()),
-        Value::Object(fields) => Ok(fields
+        Value::Object(fields) => fields
             .into_iter()
-            .map(|(key, value)| Header { key: Text::from(key), value: bytes(value) })
-            .collect()),
+            .map(|(key, value)| Ok(Header { key: Text::from(key), value: header_bytes(value)? }))
+            .collect(),
         Value::Array(pairs) => pairs
             .into_iter()
             .map(|pair| match pair {
                 Value::Array(pair) => match <[Value; 2]>::try_from(pair) {
                     Ok([Value::String(key), value]) => {
-                        Ok(Header { key: Text::from(key), value: bytes(value) })
+                        Ok(Header { key: Text::from(key), value: header_bytes(value)? })
                     }
                     _ => Err("`headers` holds something that is not [name, value]".to_owned()),
                 },
@@ -155,9 +175,14 @@ mod tests {
         let record = parser(true, None).record(line.to_vec()).expect("valid");
         assert_eq!(record.value.as_deref(), Some(&br#"{"a":1}"#[..]));
         assert_eq!((record.partition, record.timestamp, record.headers.len()), (Some(2), Some(7), 2));
-        for (line, word) in
-            [("[]", "object"), ("{", "JSON"), ("{\"x\":1}", "`x`"), ("{\"headers\":1}", "headers")]
-        {
+        for (line, word) in [
+            ("[]", "object"),
+            ("{", "JSON"),
+            ("{\"x\":1}", "`x`"),
+            ("{\"headers\":1}", "headers"),
+            ("{\"value_base64\":\"_\"}", "`value_base64`"),
+            ("{\"headers\":{\"h\":{\"base64\":1}}}", "base64"),
+        ] {
             let problem = parser(true, None).record(line.as_bytes().to_vec()).expect_err("refused");
             assert!(problem.contains(word), "{problem}");
         }
