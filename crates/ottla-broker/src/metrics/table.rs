@@ -174,7 +174,7 @@ metrics! {
 }
 "Transactions" {
     LATE_REQUESTS = "ottla_transaction_v1_late_requests_total" COUNTER "requests" []
-        "Requests of transactions of protocol v1 that were dropped as late: a newer connection has spoken for the same producer. The connection that each came on is closed. A healthy client never causes one.";
+        "Requests of transactions of protocol v1 that were dropped as late: a newer connection has spoken for the same producer. The connection that each came on is closed. A healthy client causes none, unless it uses a pool of connections for several requests of one producer at once.";
     LET_THROUGH = "ottla_transaction_v1_late_requests_let_through_total" COUNTER "requests" []
         "Requests of protocol v1 that looked late, of a client with a pool of connections, and were served after a moment since it was still there.";
     TRANSACTIONAL_IDS = "ottla_transactional_ids" GAUGE "ids" ["state"]

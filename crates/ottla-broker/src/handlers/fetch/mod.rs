@@ -130,14 +130,21 @@ async fn poll(
                 return round;
             }
         }
-        // Whoever waits holds no room that others may need.
-        round.held = None;
+        // Whoever waits holds no data and no room that others may need: what there is is read again.
+        let empty = (round.bytes == 0).then_some(round);
         let _parked = shared.metrics.parked_fetches.hold();
-        tokio::select! {
-            () = waiter.moved.notified() => round = read::read_all(shared, &chosen.wanted, limits).await,
-            () = time::sleep_until(deadline) => return round,
-            () = line.somebody_behind() => return round,
-            () = shared.stopping() => return round,
+        let has_moved = tokio::select! {
+            () = waiter.moved.notified() => true,
+            () = time::sleep_until(deadline) => false,
+            () = line.somebody_behind() => false,
+            () = shared.stopping() => false,
+        };
+        round = match empty {
+            Some(round) if !has_moved => round,
+            _ => read::read_all(shared, &chosen.wanted, limits).await,
+        };
+        if !has_moved {
+            return round;
         }
     }
 }

@@ -76,6 +76,45 @@ fn fetched_data_that_nobody_takes() {
     });
 }
 
+/// Proves: fetches that wait for more than there is keep nothing of what there is, and get it when their time is over.
+#[test]
+fn fetches_that_wait_hold_no_data() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = config(folder.path());
+        config.tail_cache_bytes = 1 << 20;
+        let broker = Broker::start(config).await.expect("it starts");
+        let mut good = Wire::connect(&broker).await;
+        good.create_topic("t", 1).await;
+        for _ in 0..15 {
+            assert_eq!(good.produce("t", 0, &[&"x".repeat(900_000)]).await.0, 0);
+        }
+        let fetch = |wait_ms| {
+            let mut request = fetch_request("t", 0, 0, wait_ms);
+            (request.min_bytes, request.max_bytes) = (i32::MAX, i32::MAX);
+            request.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+            request
+        };
+        let before = resident();
+        let mut waiting = Vec::new();
+        for _ in 0..50 {
+            let mut wire = Wire::connect(&broker).await;
+            wire.send(&fetch(300_000), 11).await;
+            // Each has about 13 MB to read, one after the other.
+            assert!(!wire.answers_within(Duration::from_millis(100)).await, "it waits");
+            waiting.push(wire);
+        }
+        let after = resident();
+        assert!(after < before + (400 << 20), "{before} -> {after} bytes resident");
+        drop(waiting);
+        let id = good.send(&fetch(1_000), 11).await;
+        let answer = good.receive::<m::FetchRequest>(id, 11).await;
+        let records = answer.responses[0].partitions[0].records.as_ref().expect("some");
+        assert!(records.len() > 15 * 900_000, "{} bytes", records.len());
+        broker.shutdown().await;
+    });
+}
+
 /// Proves: requests that began to arrive and never end hold up others of their kind for a bounded time only.
 #[test]
 fn requests_that_never_end() {
