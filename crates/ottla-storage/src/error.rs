@@ -35,7 +35,7 @@ pub enum OpenError {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The folder holds something that is not a log of this shard; it was not touched.
-    #[error("not a log of this shard: {name}: {what}")]
+    #[error("{name} is not of this log: {what}; nothing was touched")]
     Foreign {
         /// The file that does not belong there.
         name: String,

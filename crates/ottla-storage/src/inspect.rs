@@ -133,7 +133,7 @@ pub fn inspect(
     if listing.files.is_empty()
         && let Some(name) = listing.unknown.first()
     {
-        let what = "the folder holds no log, and is not empty";
+        let what = "the folder has other files and no log of Ottla; name an empty folder or the right one";
         return Err(OpenError::Foreign { name: name.clone(), what });
     }
     let mut headers = Vec::with_capacity(listing.files.len());

@@ -202,7 +202,8 @@ impl Listing {
             return Ok(());
         }
         if let Some(name) = self.unknown.first() {
-            let what = "the folder holds no log, and is not empty";
+            let what =
+                "the folder has other files and no log of Ottla; name an empty folder or the right one";
             return Err(OpenError::Foreign { name: name.clone(), what });
         }
         if let Some(name) = self.snapshots.first() {
