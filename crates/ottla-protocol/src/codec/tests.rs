@@ -221,11 +221,12 @@ fn too_long_strings_are_refused() {
     assert_eq!(request.encode(&mut writer, 9), Ok(()));
 }
 
+/// Proves that an answer's errors are counted by code wherever they stand, that success is not, and that a fifth code
+/// is counted under the fourth instead of getting lost.
 #[test]
 fn error_codes_are_counted() {
-    // Proves that an answer's errors are counted by code wherever they stand, that success is not, and that a fifth
-    // code is counted under the fourth instead of getting lost.
-    let topic = |error_code| delete_topics_response::DeletableTopicResult { error_code, ..Default::default() };
+    let topic =
+        |error_code| delete_topics_response::DeletableTopicResult { error_code, ..Default::default() };
     let tally = |codes: &[i16]| {
         let responses = codes.iter().map(|code| topic(*code)).collect();
         let mut writer = Writer::new();
