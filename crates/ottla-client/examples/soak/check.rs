@@ -7,9 +7,8 @@ use ottla_client::{
 };
 use ottla_env::time;
 
-use super::{Failure, KEYS, PARTITIONS};
+use super::{Failure, KEYS, PARTITIONS, POLL};
 
-const POLL: Duration = Duration::from_millis(200);
 /// Longest that a whole topic is read.
 const READING: Duration = Duration::from_secs(120);
 
@@ -28,8 +27,8 @@ pub(crate) async fn reader(
 }
 
 /// The next records; none when there are none, or the broker is away.
-pub(crate) async fn poll(consumer: &mut Consumer) -> Result<Vec<ConsumerRecord>, Failure> {
-    match consumer.poll(POLL).await {
+pub(crate) async fn poll(consumer: &mut Consumer, wait: Duration) -> Result<Vec<ConsumerRecord>, Failure> {
+    match consumer.poll(wait).await {
         Err(error) if error.is_retriable() => Ok(Vec::new()),
         outcome => Ok(outcome?),
     }
@@ -47,7 +46,7 @@ async fn read_all(
     let mut records = Vec::new();
     let deadline = time::now() + READING;
     while ends.iter().any(|(at, end)| consumer.position(at).is_none_or(|position| position < *end)) {
-        records.extend(poll(&mut consumer).await?);
+        records.extend(poll(&mut consumer, POLL).await?);
         if time::now() > deadline {
             return Err(format!("{topic} cannot be read to its end within {} s", READING.as_secs()).into());
         }

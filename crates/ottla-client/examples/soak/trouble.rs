@@ -85,7 +85,7 @@ impl Trouble {
     }
 
     /// Starts again what has ended, wakes what has slept, and strikes when it is time for it and `strikes`.
-    pub(crate) fn tend(&mut self, strikes: bool) -> Result<(), Failure> {
+    pub(crate) async fn tend(&mut self, strikes: bool) -> Result<(), Failure> {
         let now = time::now();
         for slot in &mut self.slots {
             if slot.thaw_at.is_some_and(|at| at <= now) {
@@ -109,12 +109,12 @@ impl Trouble {
             (slot.revive_at, slot.thaw_at) = (None, None);
         }
         if strikes {
-            self.strike(now)?;
+            self.strike(now).await?;
         }
         Ok(())
     }
 
-    fn strike(&mut self, now: Instant) -> Result<(), Failure> {
+    async fn strike(&mut self, now: Instant) -> Result<(), Failure> {
         if self.strike_at <= now {
             self.strike_at = now + Duration::from_millis(self.rng.between(STRIKE_MS.0, STRIKE_MS.1));
             // who is stopped must wake up as a zombie, and not be killed before
@@ -133,9 +133,12 @@ impl Trouble {
                 }
             }
         }
-        let is_breaking = self.breaking.as_ref().is_some_and(|breaking| !breaking.is_finished());
-        if let Some(command) = self.break_command.clone().filter(|_| self.break_at <= now && !is_breaking) {
+        if self.breaking.as_ref().is_some_and(TaskHandle::is_finished) {
+            self.broken().await?;
             self.break_at = now + Duration::from_millis(self.rng.between(BREAK_MS.0, BREAK_MS.1));
+        }
+        let is_due = self.breaking.is_none() && self.break_at <= now;
+        if let Some(command) = self.break_command.clone().filter(|_| is_due) {
             self.breaks += 1;
             self.breaking = Some(spawn::blocking("soak-break", move || {
                 process::spawn("sh".as_ref(), &["-c", &command], false, Output::Null, Output::Inherit)?.wait()
@@ -144,16 +147,22 @@ impl Trouble {
         Ok(())
     }
 
+    /// Waits for the command that breaks the broker.
+    async fn broken(&mut self) -> Result<(), Failure> {
+        match self.breaking.take() {
+            None => Ok(()),
+            Some(breaking) => match breaking.await?? {
+                status if status.success() => Ok(()),
+                status => Err(format!("SOAK_BREAK failed: {status}").into()),
+            },
+        }
+    }
+
     /// Goes on until the broker is back and everybody is awake.
     pub(crate) async fn settle(&mut self) -> Result<(), Failure> {
-        if let Some(breaking) = self.breaking.take() {
-            let status = breaking.await??;
-            if !status.success() {
-                return Err(format!("SOAK_BREAK failed: {status}").into());
-            }
-        }
+        self.broken().await?;
         while self.slots.iter().any(|slot| slot.thaw_at.is_some()) {
-            self.tend(false)?;
+            self.tend(false).await?;
             time::sleep(TICK).await;
         }
         Ok(())

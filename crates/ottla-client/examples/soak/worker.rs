@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// One transaction in so many is aborted on purpose.
 const ABORT_ONE_IN: u64 = 12;
 /// Longest that a transaction stays open for no reason but to be hit by a kill or a stop, in ms.
-const LINGER_MS: u64 = 400;
+const LINGER_MS: u64 = 800;
 
 /// Works. Arguments: BOOTSTRAP FROM TO GROUP ID PROTOCOL
 pub(crate) async fn run(arguments: &[String]) -> Result<(), Failure> {
@@ -48,7 +48,10 @@ pub(crate) async fn run(arguments: &[String]) -> Result<(), Failure> {
         .heartbeat_interval(Duration::from_secs(1))
         .offset_reset(OffsetReset::Earliest)
         .fetch_max_wait(POLL)
-        .max_poll_records(usize::try_from(rng.between(1, 300))?);
+        .max_poll_records(usize::try_from(rng.between(50, 500))?);
+    // A static member that was killed is replaced at once. A group that waits for a dead member's session would wait for
+    // ever: each start of the broker begins all sessions anew.
+    let group = if is_848 { group } else { group.group_instance_id(id.as_str()) };
     let group = match std::env::var_os("SOAK_UNCOMMITTED") {
         Some(_) => group.isolation(IsolationLevel::ReadUncommitted),
         None => group,
