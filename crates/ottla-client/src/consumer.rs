@@ -217,7 +217,7 @@ impl Consumer {
 
     /// Replaces what is read with all partitions of a topic. If the future is dropped, nothing changes.
     pub async fn assign_topic(&mut self, topic: &Text, start: StartAt) -> Result<(), ConsumerError> {
-        let count = self.cluster().refresh_topic(topic).await?.partition_count();
+        let count = self.cluster().refresh_topic_or_wait(topic).await?.partition_count();
         let partitions: Vec<_> =
             (0..count).map(|partition| (TopicPartition::new(topic.clone(), partition), start)).collect();
         self.assign(&partitions).await

@@ -173,7 +173,7 @@ impl Core {
         }
         let metadata = match self.cluster.cached_topic(&record.topic) {
             Some(metadata) => metadata,
-            None => self.cluster.topic(&record.topic).await?,
+            None => self.cluster.refresh_topic_or_wait(&record.topic).await?,
         };
         let partition_count = metadata.partition_count();
         let partition = record.partition.or_else(|| {

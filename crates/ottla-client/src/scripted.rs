@@ -27,8 +27,8 @@ use ottla_protocol::messages::produce_response::{PartitionProduceResponse, Topic
 use ottla_protocol::messages::{
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
     ApiVersionsResponse, EndTxnRequest, EndTxnResponse, FindCoordinatorRequest, FindCoordinatorResponse,
-    InitProducerIdRequest, InitProducerIdResponse, Message, MetadataResponse, ProduceRequest,
-    ProduceResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+    InitProducerIdRequest, InitProducerIdResponse, Message, MetadataRequest, MetadataResponse,
+    ProduceRequest, ProduceResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
 };
 use ottla_protocol::types::Text;
 use tokio::io::AsyncWriteExt;
@@ -190,6 +190,8 @@ pub(crate) struct State {
     pub(crate) logs: BTreeMap<i32, Vec<Stored>>,
     /// Faults of the next requests; none when it is empty.
     pub(crate) faults: VecDeque<Fault>,
+    /// So many times the topic is not known yet.
+    pub(crate) topic_unknown: u32,
     /// Whether the cluster has finalized protocol version 1 of transactions only.
     pub(crate) version_1: bool,
     /// Largest batch it takes, in bytes; none: any.
@@ -244,7 +246,17 @@ impl State {
                 }
                 call.reply(&answer)
             }
-            ApiKey::Metadata => call.reply(&metadata(own)),
+            ApiKey::Metadata => {
+                let mut answer = metadata(own);
+                let asked: MetadataRequest = call.decode();
+                if asked.topics.is_some_and(|topics| topics.is_empty()) {
+                    answer.topics.clear();
+                } else if self.topic_unknown > 0 {
+                    self.topic_unknown -= 1;
+                    answer.topics[0].error_code = ErrorCode::UnknownTopicOrPartition.code();
+                }
+                call.reply(&answer)
+            }
             ApiKey::FindCoordinator => {
                 let request: FindCoordinatorRequest = call.decode();
                 let (host, port) = own.split_once(':').expect("host and port");

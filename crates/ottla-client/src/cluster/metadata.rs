@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ottla_env::time::{self, Instant};
 use ottla_protocol::error::ErrorCode;
@@ -18,6 +19,8 @@ const METADATA: Versions = Versions::new(9, 13);
 /// From where topics can be asked for by id.
 const METADATA_BY_ID: Versions = Versions::new(12, 13);
 
+/// Longest that a topic which no broker knows is waited for (librdkafka: `topic.metadata.propagation.max.ms`).
+const PROPAGATION_MAX: Duration = Duration::from_secs(2);
 /// Most topics whose metadata is kept; the oldest goes first.
 const TOPICS_MAX: usize = 10_000;
 
@@ -175,6 +178,24 @@ impl Cluster {
         match self.cached_topic(name) {
             Some(topic) => Ok(topic),
             None => self.refresh_topic(name).await,
+        }
+    }
+
+    /// Fetches anew a topic that somebody means to use. Brokers learn of a topic a moment after its
+    /// creation was acknowledged, so one that is unknown is asked for again, for up to `PROPAGATION_MAX`. Cancel-safe.
+    pub(crate) async fn refresh_topic_or_wait(
+        &self,
+        name: &Text,
+    ) -> Result<Arc<TopicMetadata>, ClusterError> {
+        let deadline = time::now() + PROPAGATION_MAX;
+        let mut backoff = self.backoff();
+        loop {
+            let found = self.refresh_topic(name).await;
+            let until = time::now() + backoff.next();
+            if !matches!(found, Err(ClusterError::NoSuchTopic { .. })) || until >= deadline {
+                return found;
+            }
+            time::sleep_until(until).await;
         }
     }
 

@@ -217,6 +217,22 @@ fn errors_are_named() {
     });
 }
 
+/// Proves that a topic which a broker does not know yet, as brokers do for a moment after its creation, is waited for,
+/// and that one which stays unknown is an error that says so.
+#[test]
+fn a_new_topic_is_waited_for() {
+    run(async {
+        let broker = MiniBroker::default();
+        let server = broker.serve().await;
+        let producer = Producer::connect(settings(&server.address)).await.expect("connected");
+        broker.with(|state| state.topic_unknown = 3);
+        let sent = producer.send(Record::to(TOPIC).value("one")).await.expect("taken");
+        assert_eq!(sent.wait().await.expect("written").offset, 0);
+        let other = producer.send(Record::to("other").value("one")).await;
+        assert!(matches!(other, Err(SendError::Cluster(ClusterError::NoSuchTopic { .. }))), "{other:?}");
+    });
+}
+
 async fn transactional(broker_address: &str) -> TransactionalProducer {
     let settings =
         TransactionalSettings::new(client(broker_address), "id").producer(settings(broker_address));

@@ -220,7 +220,11 @@ impl TransactionalProducer {
         for offset in offsets {
             let name = &offset.topic_partition.topic;
             if !topics.contains_key(name) {
-                let topic_id = self.core.cluster.topic(name).await?.topic_id;
+                let known = match self.core.cluster.cached_topic(name) {
+                    Some(known) => known,
+                    None => self.core.cluster.refresh_topic_or_wait(name).await?,
+                };
+                let topic_id = known.topic_id;
                 let topic =
                     TxnOffsetCommitRequestTopic { name: name.clone(), topic_id, ..Default::default() };
                 topics.insert(name.clone(), topic);

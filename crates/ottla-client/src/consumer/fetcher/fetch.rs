@@ -209,7 +209,7 @@ impl Fetcher {
         let (cluster, report) = (self.cluster.clone(), self.report.clone());
         let pause = self.settings.client.retry_backoff;
         self.tasks.spawn("consumer-metadata", async move {
-            let result = cluster.refresh_topic(&topic).await.map(|_| ());
+            let result = cluster.refresh_topic_or_wait(&topic).await.map(|_| ());
             if result.is_err() || !cluster.has_leaders(&topic) {
                 time::sleep(pause).await;
             }
