@@ -111,7 +111,8 @@ impl Fence {
         }
     }
 
-    /// How many requests were dropped as late since this tenure began. A healthy client never causes one.
+    /// How many requests were dropped as late since this tenure began. Healthy clients cause none (ADR 0006 names
+    /// the one exception).
     pub(crate) fn cut(&self) -> u64 {
         self.cut
     }
