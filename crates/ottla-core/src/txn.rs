@@ -48,8 +48,8 @@ use crate::decision::Reply;
 use crate::shard::{ShardState, Step};
 
 impl ShardState {
-    /// Requests of protocol v1 that were dropped as late since this tenure began. Healthy clients cause none (ADR 0006 names
-    /// the one exception).
+    /// Requests of protocol v1 that were dropped as late since this tenure began. Healthy clients cause none
+    /// (ADR 0006 names the one exception).
     pub fn late_requests(&self) -> u64 {
         self.volatile.fence.cut()
     }
