@@ -59,9 +59,14 @@ impl Workspace {
     }
 }
 
-/// The cargo that started us, or the one on the path.
+/// The cargo that started us, or the one on the path. C++ goes through ccache where that is, so that RocksDB is
+/// compiled once on a machine, whatever becomes of target folders.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if std::env::var_os("CXX").is_none() && on_path("ccache") {
+        command.env("CXX", "ccache c++").env("CCACHE_NOHASHDIR", "1");
+    }
+    command
 }
 
 /// Announces a step on standard error.

@@ -1,0 +1,25 @@
+//! Stream processing whose state moves only on transaction boundaries.
+//!
+//! Outputs, changelog records and input offsets are one Kafka transaction; the state on disk is outside of it. It
+//! never runs ahead: uncommitted writes live in memory, and are applied as one batch, with the changelog positions
+//! in it, only after the broker said "committed". An abort forgets them. After a crash the state is some earlier
+//! boundary, and the changelog between its position and the committed restore target brings it forward.
+//!
+//! Place in the walk: outside of it, on top of `ottla-client`; works with any Kafka 2.5 or later.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`engine`] | bytes of a task's stores on disk or in memory, one atomic batch at a time |
+//! | [`port`] | what a worker asks of a cluster: transactions, stable offsets, changelogs |
+//! | [`record`] | records and names at byte level |
+//!
+//! Invariants (asserted in debug builds): I1 a store is the fold of its committed changelog below its position, and
+//! both are written in one batch; I2 the position never passes the last committed restore target; I3 a transaction
+//! in which a task wrote anything carries that task's offsets; I4 only the owner of a task gets them accepted; I5
+//! whatever a task keeps in memory is in a store or rebuilt when it is rolled back.
+//!
+//! Not here: standby replicas, snapshots of stores, splitting a task (room is left for all three).
+
+pub mod engine;
+pub mod port;
+pub mod record;
