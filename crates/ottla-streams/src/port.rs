@@ -85,14 +85,27 @@ pub enum CommitFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// Where the last record of a partition was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// Its offset.
+    pub offset: i64,
+    /// The leader epoch that it was written in; -1 when that is not known for certain. A guess is worse than none:
+    /// recovery would take it for a truncated log.
+    pub leader_epoch: i32,
+}
+
 /// The writing half: one transactional id. At most one transaction is open.
+///
+/// For at-least-once work a worker calls `send`, `flush` and `send_offsets` only, outside of any transaction; such a
+/// port is a plain producer, and its offsets count at once.
 pub trait TransactionPort: Send {
     /// Opens a transaction. Costs no request by itself.
     fn begin(&mut self) -> Result<(), PortError>;
     /// Hands a record over; it may not be on its way yet. Blocks while too many bytes wait.
     fn send(&mut self, record: OutputRecord) -> Result<Ticket, PortError>;
     /// Waits until all are acknowledged. Per partition the highest offset that was acknowledged in this transaction.
-    fn flush(&mut self) -> Result<BTreeMap<TopicPartition, i64>, PortError>;
+    fn flush(&mut self) -> Result<BTreeMap<TopicPartition, Acked>, PortError>;
     /// Makes offsets part of the transaction (TxnOffsetCommit).
     fn send_offsets(&mut self, offsets: &[OffsetToCommit], group: &GroupMetadata) -> Result<(), PortError>;
     /// Commits. `Ok` = the coordinator has decided so, durably.
