@@ -12,6 +12,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("ottla-storage", &["ottla-protocol", "ottla-env"]),
     ("ottla-broker", &["ottla-core", "ottla-storage", "ottla-protocol", "ottla-env"]),
     ("ottla-client", &["ottla-protocol", "ottla-env"]),
+    ("ottla-doctest", &["ottla-broker", "ottla-env"]),
     ("ottla", &["ottla-broker", "ottla-client", "ottla-protocol", "ottla-env"]),
     (
         "ottla-sim",
