@@ -1,0 +1,209 @@
+//! S0: tasks take records, and what they emit goes to the producer.
+
+use crate::port::PortError;
+use crate::record::{OutputRecord, RawRecord, TaskId};
+use crate::task::{Emit, Stepped};
+use crate::port::TransactionPort;
+
+use super::slot::Status;
+use super::{Guarantee, Phase, Step, Worker, WorkerError, WorkerEvent};
+
+/// Records that a task takes before the next one has its turn.
+const QUANTUM: usize = 64;
+
+impl<T: TransactionPort> Worker<T> {
+    /// Lets tasks work, in turn, until none has anything to do, a commit is due, or `records_max` were taken.
+    pub(super) fn process(&mut self) -> Result<bool, WorkerError> {
+        let mut left = self.settings.records_max;
+        let mut worked = false;
+        let mut out = Vec::new();
+        loop {
+            let mut round = false;
+            for id in self.turns() {
+                let took = self.serve(id, QUANTUM.min(left), &mut out)?;
+                left -= took.records;
+                round |= took.records > 0;
+                worked |= took.records > 0 || took.timers;
+                self.turn = Some(id);
+                if left == 0 || matches!(self.phase, Phase::Failed { .. }) || self.is_commit_due() {
+                    return Ok(worked);
+                }
+            }
+            if !round {
+                return Ok(worked);
+            }
+        }
+    }
+
+    /// Tasks that may work, beginning behind the one that had the last turn.
+    fn turns(&self) -> Vec<TaskId> {
+        let running = |(id, slot): (&TaskId, &super::Slot)| (slot.status == Status::Running).then_some(*id);
+        let mut ids: Vec<TaskId> = self.slots.iter().filter_map(running).collect();
+        let first = self.turn.map_or(0, |turn| ids.partition_point(|id| *id <= turn));
+        ids.rotate_left(first);
+        ids
+    }
+
+    fn serve(&mut self, id: TaskId, records_max: usize, out: &mut Vec<Emit>) -> Result<Took, WorkerError> {
+        let wall_ms = self.clock.wall_ms();
+        let mut took = Took::default();
+        let Some(slot) = self.slots.get_mut(&id) else { return Ok(took) };
+        match slot.task.punctuate(wall_ms, out) {
+            Ok(fired) => took.timers = fired,
+            Err(error) => {
+                self.task_failed(id, &error.to_string());
+                return Ok(took);
+            }
+        }
+        if !self.emit(id, out)? {
+            return Ok(took);
+        }
+        while took.records < records_max {
+            let Some(slot) = self.slots.get_mut(&id) else { return Ok(took) };
+            match slot.task.step(wall_ms, out) {
+                Ok(Stepped::Record) => took.records += 1,
+                Ok(Stepped::Idle) => break,
+                Err(error) => {
+                    self.task_failed(id, &error.to_string());
+                    return Ok(took);
+                }
+            }
+            self.metrics.records.add(1);
+            let wants_commit = slot.task.wants_commit();
+            if !self.emit(id, out)? || wants_commit {
+                return Ok(took);
+            }
+        }
+        Ok(took)
+    }
+
+    /// Hands over what a task emitted. `false`: the transaction has failed.
+    fn emit(&mut self, id: TaskId, out: &mut Vec<Emit>) -> Result<bool, WorkerError> {
+        if self.dirty_since.is_none() && self.is_dirty(id) {
+            self.dirty_since = Some(self.now());
+        }
+        if out.is_empty() {
+            return Ok(true);
+        }
+        for emit in out.drain(..) {
+            let record = match emit {
+                Emit::Output(record) => record,
+                Emit::Change(change) => {
+                    let Some(at) = self.slots.get(&id).and_then(|slot| slot.changelog(change.store)) else {
+                        continue; // a table of a source topic: that topic is its changelog
+                    };
+                    let record = RawRecord {
+                        key: Some(change.key),
+                        value: change.value,
+                        timestamp: change.timestamp,
+                        headers: Vec::new(),
+                    };
+                    OutputRecord { topic: at.topic.to_string(), partition: Some(at.partition), record }
+                }
+            };
+            if self.wrote.get(&record.topic) != Some(&id) {
+                self.wrote.insert(record.topic.clone(), id);
+            }
+            let sent = if self.open()? { self.port.send(record).map(|_| ()) } else { return Ok(false) };
+            if let Err(error) = sent {
+                self.call_failed(error)?;
+                return Ok(false);
+            }
+        }
+        self.at(Step::AfterSend)?;
+        Ok(true)
+    }
+
+    /// Begins the transaction unless one is open. `false`: it has failed.
+    pub(super) fn open(&mut self) -> Result<bool, WorkerError> {
+        if self.phase != Phase::Idle {
+            return Ok(true);
+        }
+        if self.settings.guarantee == Guarantee::ExactlyOnce
+            && let Err(error) = self.port.begin()
+        {
+            self.call_failed(error)?;
+            return Ok(false);
+        }
+        self.phase = Phase::Open { since: self.now() };
+        Ok(true)
+    }
+
+    /// A call of the open transaction failed where it cannot be repeated: the transaction is given up.
+    pub(super) fn call_failed(&mut self, error: PortError) -> Result<(), WorkerError> {
+        match error {
+            PortError::Retriable(reason) | PortError::MustAbort(reason) => {
+                self.fail(&reason, false);
+                Ok(())
+            }
+            PortError::NotOwner(reason) => {
+                self.metrics.not_owner.add(1);
+                self.fail(&reason, true);
+                Ok(())
+            }
+            PortError::RecordRefused { ref topic, .. } => {
+                let reason = error.to_string();
+                match self.wrote.get(topic) {
+                    Some(id) => self.task_failed(*id, &reason),
+                    None => self.fail(&reason, false),
+                }
+                Ok(())
+            }
+            PortError::Fenced(reason) => self.fenced(&reason),
+            error @ (PortError::MetadataTooLarge { .. } | PortError::OutOfRange { .. } | PortError::Fatal(_)) => {
+                Err(self.port_error(error))
+            }
+        }
+    }
+
+    /// The id is not ours any more. After a time-out of the transaction that is the coordinator's doing, and the id
+    /// is taken anew; before it, somebody else's.
+    pub(super) fn fenced(&mut self, reason: &str) -> Result<(), WorkerError> {
+        let since = match &self.phase {
+            Phase::Idle => self.now(),
+            Phase::Open { since } | Phase::Failed { since, .. } | Phase::Undecided { since, .. } => *since,
+        };
+        if !self.has_timed_out(since) {
+            return Err(WorkerError::Fenced { writer: self.settings.writer.clone(), reason: reason.to_owned() });
+        }
+        self.metrics.timed_out.add(1);
+        let reason = format!("the transaction was open for longer than its time-out: {reason}");
+        let not_owner = matches!(self.phase, Phase::Failed { not_owner: true, .. });
+        self.phase = Phase::Failed { since, reason, reinit: true, not_owner };
+        Ok(())
+    }
+
+    /// The coordinator may have given the transaction up. It began a little later there than here.
+    pub(super) fn has_timed_out(&self, since: std::time::Duration) -> bool {
+        self.now().saturating_sub(since) >= self.settings.transaction_timeout * 9 / 10
+    }
+
+    /// A task cannot go on where it stands.
+    fn task_failed(&mut self, id: TaskId, reason: &str) {
+        if let Some(slot) = self.slots.get_mut(&id) {
+            let faults = slot.fault();
+            if faults >= self.settings.faults_max {
+                slot.status = Status::SetApart;
+                let reason = reason.to_owned();
+                self.events.push(WorkerEvent::SetApart { task: id, faults, reason });
+            }
+        }
+        self.fail(&format!("task {id}: {reason}"), false);
+    }
+
+    /// Gives the transaction up; [`Worker::settle`] does the rest.
+    pub(super) fn fail(&mut self, reason: &str, not_owner: bool) {
+        let since = match self.phase {
+            Phase::Open { since } => since,
+            Phase::Idle => self.now(),
+            Phase::Failed { .. } | Phase::Undecided { .. } => return,
+        };
+        self.phase = Phase::Failed { since, reason: reason.to_owned(), reinit: false, not_owner };
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    records: usize,
+    timers: bool,
+}
