@@ -24,6 +24,7 @@ use crate::shard::{Decoder, Effects, Encoder, ReplayError, RestoreError, ShardSt
 mod alter;
 mod alter_group;
 mod bootstrap;
+mod cleaned;
 pub mod config;
 mod create;
 mod delete;
@@ -40,6 +41,7 @@ mod topics;
 
 pub(crate) use alter::{alter_configs, incremental_alter_configs};
 pub(crate) use bootstrap::bootstrap;
+pub(crate) use cleaned::cleaned;
 use config::{GroupConfig, GroupConfigs};
 pub(crate) use create::{auto_create_topics, create_topics};
 pub(crate) use delete::delete_topics;
@@ -361,6 +363,13 @@ fn apply_record(
             Arc::make_mut(&mut state.cluster.group_configs).set(group, GroupConfig::stored(overrides));
             state.cluster.last_position = position;
             effects.image_changed = true;
+        }
+        ControlRecord::Cleaned { partition, cleaned } => {
+            let slot = state.partitions.slot(partition).ok_or("a pass through an unknown partition")?;
+            state.partitions.set_cleaned(slot, &cleaned);
+            if state.partitions.touch(slot, position) {
+                effects.touched.push(partition);
+            }
         }
         ControlRecord::ProducerExpiry { partition, producer_ids } => {
             let slot = state.partitions.slot(partition).ok_or("producers of an unknown partition expire")?;

@@ -9,6 +9,8 @@ use ottla_protocol::batch::BatchHeader;
 use ottla_protocol::messages as m;
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
+use crate::clean::Cleaned;
+
 /// Number of an accepted connection, growing in accept order; 0 is the broker itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
@@ -83,6 +85,8 @@ pub enum CommandBody {
         cluster_id: Uuid,
         topic_ids: [Uuid; 2],
     },
+    /// Passes of the cleaner have ended; what they replaced becomes what readers see once this is durable.
+    Cleaned(Vec<(TopicIdPartition, Cleaned)>),
     /// Time has passed: deadlines and expiries that are due.
     Tick,
     /// A connection's peer has closed: what it asked and nobody decided is not wanted any more.

@@ -7,11 +7,13 @@
 //! Reading guide:
 //! - [`shard`]: the state, one step through it, applying entries, snapshots.
 //! - [`partition`]: appends, producer state, open and aborted transactions of one partition.
+//! - [`clean`]: what compaction may leave out of a partition.
 //! - [`cluster`]: topics, configs and features as data.
 //! - `txn` and `group`: the coordinators; `produce`: the request that joins partition and coordinator.
 //!
 //! No async, no clock, no randomness, no I/O: time is an argument, and so is the seed of every hash table.
 
+pub mod clean;
 pub mod cluster;
 pub mod command;
 pub mod config;

@@ -20,6 +20,7 @@ use hashbrown::HashMap;
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
 
+use crate::clean::{Cleaned, CleanedState};
 use crate::cluster::CONTROL_PARTITION;
 use crate::config::CoreConfig;
 use crate::decision::{Bounds, Position, ShardTime};
@@ -28,6 +29,7 @@ use crate::shard::ReplayError;
 
 mod aborted;
 mod append;
+mod cleaning;
 mod describe;
 pub(crate) mod expiry;
 mod producer;
@@ -78,6 +80,7 @@ pub(crate) struct PartitionState {
     /// Leader epochs and where they begin, oldest first.
     leader_epochs: Arc<Vec<(i32, i64)>>,
     aborted: Arc<AbortedIndex>,
+    cleaned: CleanedState,
     /// Of the last decision that changed the partition; after a load that of the load. Not in snapshots.
     last_position: Position,
 }
@@ -189,6 +192,7 @@ impl Partitions {
             log_end_offset: 0,
             leader_epochs: Arc::default(),
             aborted: Arc::default(),
+            cleaned: CleanedState::NONE,
             last_position: position,
         });
         self.register(slot, partition);
@@ -282,6 +286,7 @@ impl Partitions {
             log_start_offset: state.log_start_offset,
             high_watermark: state.log_end_offset,
             last_stable_offset: self.last_stable_offset(slot),
+            tombstone_horizon: state.cleaned.tombstone_horizon,
             leader_epoch: state.leader_epoch(shard_epoch),
             aborted: state.aborted.clone(),
             leader_epochs: state.leader_epochs.clone(),
@@ -310,6 +315,20 @@ impl Partitions {
         let kept = state.leader_epochs.partition_point(|(_, start)| *start <= offset).saturating_sub(1);
         if kept > 0 {
             Arc::make_mut(&mut state.leader_epochs).drain(..kept);
+        }
+    }
+
+    /// A pass of the cleaner has ended. What it says never goes back, and never passes the log's end.
+    pub(crate) fn set_cleaned(&mut self, slot: u32, cleaned: &Cleaned) {
+        let state = self.get_mut(slot);
+        let (before, end) = (state.cleaned, state.log_end_offset);
+        state.cleaned = CleanedState {
+            cleaned_to: before.cleaned_to.max(cleaned.state.cleaned_to.min(end)),
+            tombstone_horizon: before.tombstone_horizon.max(cleaned.state.tombstone_horizon.min(end)),
+            delete_horizon_ms: cleaned.state.delete_horizon_ms,
+        };
+        if !cleaned.spent.is_empty() {
+            Arc::make_mut(&mut state.aborted).remove(&cleaned.spent);
         }
     }
 

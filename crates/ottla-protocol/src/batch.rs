@@ -4,13 +4,15 @@
 //! head and tail, a fetch sends them as they are. Layout in `docs/format.md`; offsets below are from the start
 //! of the batch, integers are big endian. A batch is handled as two parts: the *head* (the first 21 bytes, set
 //! by the broker, not covered by the CRC) and the *tail* (all the rest, the producer's own buffer, shared).
-//! Building is in `build`, transaction markers in `marker`, walking a buffer of batches in `iter`.
+//! Building is in `build`, transaction markers in `marker`, leaving records out in `rewrite`, walking a buffer of
+//! batches in `iter`.
 //!
 //! What it does not do: judge whether a client may send a batch (`check`), decode records (`record`).
 
 mod build;
 mod iter;
 mod marker;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +22,7 @@ use thiserror::Error;
 pub use build::{BatchBuilder, BatchTooLarge, Producer, build_plain};
 pub use iter::{Batch, BatchIter};
 pub use marker::{MARKER_BATCH_BYTES, Marker, MarkerError, build_marker, parse_marker};
+pub use rewrite::{KeptRecord, empty_batch, retain_records};
 
 use crate::compression::{Codec, UnknownCodec};
 

@@ -107,7 +107,7 @@ impl NewRecord<'_> {
 }
 
 /// Appends a zigzag varint.
-fn put_varlong(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_varlong(out: &mut Vec<u8>, value: i64) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     while rest >= 0x80 {
         out.push(rest as u8 | 0x80);
@@ -194,10 +194,12 @@ impl RecordIter {
         range.map(|range| self.body.slice(range))
     }
 
+    #[inline]
     fn decode(&mut self) -> Result<Record, RecordError> {
         let mut cursor = Cursor::at(&self.body, self.at);
         let raw = cursor.record()?;
-        let mut headers = Cursor::at(&self.body, raw.headers_at);
+        // most records have no headers
+        let headers = if raw.headers_count == 0 { Vec::new() } else { self.headers(&raw)? };
         let record = Record {
             attributes: raw.attributes,
             timestamp: self
@@ -206,15 +208,19 @@ impl RecordIter {
             offset: self.base_offset.wrapping_add(i64::from(raw.offset_delta)),
             key: self.shared(raw.key),
             value: self.shared(raw.value),
-            headers: (0..raw.headers_count)
-                .map(|_| {
-                    let (key, value) = headers.header()?;
-                    Ok(Header { key: self.body.slice(key), value: self.shared(value) })
-                })
-                .collect::<Result<_, RecordError>>()?,
+            headers,
         };
         self.at = raw.end;
         Ok(record)
+    }
+
+    fn headers(&self, raw: &RawRecord) -> Result<Vec<Header>, RecordError> {
+        let mut cursor = Cursor::at(&self.body, raw.headers_at);
+        let headers = (0..raw.headers_count).map(|_| {
+            let (key, value) = cursor.header()?;
+            Ok(Header { key: self.body.slice(key), value: self.shared(value) })
+        });
+        headers.collect()
     }
 }
 

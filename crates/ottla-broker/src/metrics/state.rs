@@ -147,6 +147,7 @@ mod tests {
             log_start_offset: 10,
             high_watermark: 100,
             last_stable_offset: 60,
+            tombstone_horizon: 0,
             leader_epoch: 0,
             aborted: Arc::default(),
             leader_epochs: Arc::default(),

@@ -58,6 +58,7 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
         | CommandBody::UpdateFeatures(_) => admin(&command.body),
         CommandBody::AutoCreateTopics(_)
         | CommandBody::Bootstrap { .. }
+        | CommandBody::Cleaned(_)
         | CommandBody::Tick
         | CommandBody::ConnectionClosed(_) => Reply::Done,
     }

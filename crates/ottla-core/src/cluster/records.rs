@@ -14,12 +14,16 @@ use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
 use super::config::{GroupConfig, TopicConfig};
 use super::topics::Topic;
+use crate::clean::{Cleaned, CleanedState};
 use crate::decision::Position;
 use crate::partition::Role;
 use crate::shard::NewRecord;
 
 /// Version in which values are written.
 const VALUE_VERSION: i16 = 0;
+
+/// Markers that one record names at most.
+const SPENT_PER_RECORD: usize = 10_000;
 
 /// A control record, read.
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub(crate) enum ControlRecord {
     BrokerConfig { node_id: i32, name: Text, value: Option<Text> },
     ProducerExpiry { partition: TopicIdPartition, producer_ids: Vec<i64> },
     GroupConfig { group: Text, overrides: BTreeMap<Text, Text> },
+    Cleaned { partition: TopicIdPartition, cleaned: Cleaned },
 }
 
 fn new_record<K: RecordKey, V: Message>(key: &K, value: Option<&V>) -> NewRecord {
@@ -123,6 +128,25 @@ pub(crate) fn producer_expiry(partition: TopicIdPartition, producer_ids: Vec<i64
     new_record(&key, Some(&m::ProducerExpiryControlValue { producer_ids, ..Default::default() }))
 }
 
+/// A pass of the cleaner has ended. Several records when many transactions leave the index.
+pub(crate) fn cleaned(partition: TopicIdPartition, cleaned: &Cleaned) -> Vec<NewRecord> {
+    let TopicIdPartition { topic_id, partition } = partition;
+    let record = |spent: &[i64]| {
+        let value = m::CleanedControlValue {
+            cleaned_to: cleaned.state.cleaned_to,
+            tombstone_horizon: cleaned.state.tombstone_horizon,
+            delete_horizon_ms: cleaned.state.delete_horizon_ms,
+            spent_markers: spent.to_vec(),
+            ..Default::default()
+        };
+        new_record(&m::CleanedControlKey { topic_id, partition }, Some(&value))
+    };
+    if cleaned.spent.is_empty() {
+        return vec![record(&[])];
+    }
+    cleaned.spent.chunks(SPENT_PER_RECORD).map(record).collect()
+}
+
 /// Reads a value that must be there.
 fn present<V: Message>(value: Option<&Bytes>) -> Result<V, &'static str> {
     decode_value(value.ok_or("a control record without a value")?)
@@ -184,6 +208,17 @@ impl ControlRecord {
                 let value = present::<m::ProducerExpiryControlValue>(value)?;
                 let partition = TopicIdPartition { topic_id: key.topic_id, partition: key.partition };
                 Self::ProducerExpiry { partition, producer_ids: value.producer_ids }
+            }
+            m::CleanedControlKey::RECORD_TYPE => {
+                let key = m::CleanedControlKey::decode(&mut reader, 0).map_err(|_| KEY)?;
+                let value = present::<m::CleanedControlValue>(value)?;
+                let state = CleanedState {
+                    cleaned_to: value.cleaned_to,
+                    tombstone_horizon: value.tombstone_horizon,
+                    delete_horizon_ms: value.delete_horizon_ms,
+                };
+                let partition = TopicIdPartition { topic_id: key.topic_id, partition: key.partition };
+                Self::Cleaned { partition, cleaned: Cleaned { state, spent: value.spent_markers } }
             }
             _ => return Err("an unknown type of control record"),
         })

@@ -7,6 +7,7 @@
 //! Invariant: offsets of markers grow strictly, so an entry is found by bisection, and `last_stable_offset`
 //! never falls, so a look-up knows where to stop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Entries per chunk.
@@ -97,6 +98,28 @@ impl AbortedIndex {
         self.chunks.drain(..dropped);
     }
 
+    /// Removes the transactions with these markers, as far as they are there. What stays of a chunk joins the one in
+    /// front of it when both fit into one.
+    pub(super) fn remove(&mut self, markers: &[i64]) {
+        let gone: BTreeSet<i64> = markers.iter().copied().collect();
+        let mut chunks: Vec<Arc<Vec<AbortedTransaction>>> = Vec::with_capacity(self.chunks.len());
+        for chunk in self.chunks.drain(..) {
+            let range = chunk.first().map_or(0, |entry| entry.last_offset)..=Self::last(&chunk).last_offset;
+            if gone.range(range).next().is_none() {
+                chunks.push(chunk);
+                continue;
+            }
+            let kept = chunk.iter().filter(|entry| !gone.contains(&entry.last_offset)).copied();
+            let kept: Vec<AbortedTransaction> = kept.collect();
+            match chunks.last_mut() {
+                Some(last) if last.len() + kept.len() <= CHUNK_ENTRIES => Arc::make_mut(last).extend(kept),
+                _ if kept.is_empty() => {}
+                _ => chunks.push(Arc::new(kept)),
+            }
+        }
+        self.chunks = chunks;
+    }
+
     /// The chunks, for a snapshot.
     pub(super) fn chunks(&self) -> &[Arc<Vec<AbortedTransaction>>] {
         &self.chunks
@@ -133,6 +156,7 @@ mod tests {
             steps in prop::collection::vec((0i64..6, 0u8..3), 0..700),
             ranges in prop::collection::vec((0i64..800, 0i64..60), 1..20),
             log_start in 0i64..400,
+            spent in 0i64..4,
         ) {
             let mut open = std::collections::BTreeMap::<i64, i64>::new();
             let mut index = AbortedIndex::default();
@@ -159,6 +183,11 @@ mod tests {
             let dropped = index.ends_below(log_start);
             index.drop_below(log_start);
             prop_assert!(dropped || index.len() == all.len());
+            // Removing some of what is left, by their markers, leaves the others.
+            let removed: Vec<i64> = index.iter().map(|entry| entry.last_offset).filter(|at| at % 3 == spent).collect();
+            index.remove(&removed);
+            all.retain(|entry| !removed.contains(&entry.last_offset));
+            prop_assert!(index.chunks().iter().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_ENTRIES));
             for (from, length) in ranges {
                 let (from, upper) = (from.max(log_start), from.max(log_start) + length);
                 let mut wanted: Vec<_> = all

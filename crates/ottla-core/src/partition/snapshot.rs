@@ -9,6 +9,7 @@ use ottla_protocol::types::TopicIdPartition;
 
 use super::producer::{BATCHES_MAX, CachedBatch};
 use super::{AbortedTransaction, PartitionState, Partitions, ProducerState, Role};
+use crate::clean::CleanedState;
 use crate::decision::Position;
 use crate::paged::Paged;
 use crate::shard::{Decoder, Encoder, RestoreError, chunked, section};
@@ -19,8 +20,8 @@ const SLOT_MAX: u32 = 1 << 26;
 
 /// The durable part of [`Partitions`], shared with the owner until it writes.
 pub(crate) struct PartitionsSnapshot {
-    states: Paged<PartitionState>,
-    producers: Paged<ProducerState>,
+    pub(super) states: Paged<PartitionState>,
+    pub(super) producers: Paged<ProducerState>,
 }
 
 impl PartitionsSnapshot {
@@ -44,6 +45,17 @@ impl PartitionsSnapshot {
         .chain(chunked(section::ABORTED, VERSION, aborted, |(slot, chunk), out| {
             encode_aborted(slot, chunk, out);
         }))
+        .chain(chunked(
+            section::CLEANED,
+            VERSION,
+            self.states.iter().filter(|(_, state)| state.cleaned != CleanedState::NONE),
+            |(slot, state), out| {
+                out.u32(slot);
+                out.i64(state.cleaned.cleaned_to);
+                out.i64(state.cleaned.tombstone_horizon);
+                out.i64(state.cleaned.delete_horizon_ms);
+            },
+        ))
         .chain(chunked(
             section::PRODUCERS,
             VERSION,
@@ -91,6 +103,7 @@ impl PartitionState {
             log_end_offset,
             leader_epochs: Arc::new(leader_epochs),
             aborted: Arc::default(),
+            cleaned: CleanedState::NONE,
             last_position: position,
         })
     }
@@ -191,6 +204,25 @@ impl Partitions {
         if !Arc::make_mut(&mut state.aborted).restore_chunk(chunk) {
             return Err(items.inconsistent("aborted transactions out of order"));
         }
+        Ok(())
+    }
+
+    /// Takes over what a partition knows about its cleaning.
+    pub(crate) fn decode_cleaned(&mut self, items: &mut Decoder<'_>) -> Result<(), RestoreError> {
+        let slot = items.u32()?;
+        let cleaned = CleanedState {
+            cleaned_to: items.i64()?,
+            tombstone_horizon: items.i64()?,
+            delete_horizon_ms: items.i64()?,
+        };
+        let state = self.states.get_mut(slot).ok_or(items.inconsistent("a cleaned part of no partition"))?;
+        if [cleaned.cleaned_to, cleaned.tombstone_horizon]
+            .iter()
+            .any(|at| !(0..=state.log_end_offset).contains(at))
+        {
+            return Err(items.inconsistent("a cleaned part behind the log's end"));
+        }
+        state.cleaned = cleaned;
         Ok(())
     }
 

@@ -51,6 +51,7 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
         CommandBody::Bootstrap { cluster_id, topic_ids } => {
             cluster::bootstrap(step, &context, cluster_id, topic_ids);
         }
+        CommandBody::Cleaned(passes) => cluster::cleaned(step, &context, &passes),
         CommandBody::Tick => tick(step),
         // Only members of groups wait for a connection here. What the connection had asked and nobody decided
         // is in the shell's inbox, and dropped there.

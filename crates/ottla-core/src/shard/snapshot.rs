@@ -11,13 +11,16 @@
 //!
 //! Not here: integrity of the bytes (the log's snapshot store sums them), derived indexes, volatile state.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use ottla_protocol::types::TopicIdPartition;
 use thiserror::Error;
 
 use super::{ShardState, Volatile};
-use crate::cluster;
 use crate::config::CoreConfig;
 use crate::decision::Position;
 use crate::partition::PartitionsSnapshot;
+use crate::{clean, cluster};
 
 /// Bytes at which a chunk is closed. No single item comes near it.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -38,6 +41,8 @@ pub(crate) mod section {
     pub(crate) const PRODUCERS: u8 = 5;
     /// Settings of groups.
     pub(crate) const GROUP_CONFIGS: u8 = 6;
+    /// What partitions know about their cleaning.
+    pub(crate) const CLEANED: u8 = 7;
     /// First kind of the transaction coordinator, which has sixteen.
     pub(crate) const TRANSACTIONS: u8 = 16;
     /// First kind of the group coordinator, which has sixteen.
@@ -140,6 +145,16 @@ impl Snapshot {
             .chain(self.groups.chunks())
     }
 
+    /// What the cleaner needs to know of these partitions; those that do not exist are left out. One walk over all
+    /// producers, so ask for many at once, on another thread than the owner's. Only for a snapshot whose position is
+    /// durable.
+    pub fn clean_inputs(
+        &self,
+        wanted: &BTreeSet<TopicIdPartition>,
+    ) -> BTreeMap<TopicIdPartition, clean::Input> {
+        self.partitions.clean_inputs(wanted)
+    }
+
     fn header(&self) -> Vec<u8> {
         let mut out = vec![section::HEADER, VERSION];
         out.u64(self.position.0);
@@ -188,8 +203,8 @@ impl Restore {
         match kind {
             section::TRANSACTIONS..section::GROUPS => self.state.transactions.restore(kind, version, items),
             section::GROUPS..section::END => self.state.groups.restore(kind, version, items),
-            section::HEADER..=section::GROUP_CONFIGS if version == VERSION => self.feed_own(kind, items),
-            section::HEADER..=section::GROUP_CONFIGS => Err(RestoreError::Version { kind, version }),
+            section::HEADER..=section::CLEANED if version == VERSION => self.feed_own(kind, items),
+            section::HEADER..=section::CLEANED => Err(RestoreError::Version { kind, version }),
             _ => Err(RestoreError::Kind { kind }),
         }
     }
@@ -220,6 +235,7 @@ impl Restore {
                 }
                 section::PARTITIONS => state.partitions.decode_partition(&mut items, announced.position)?,
                 section::ABORTED => state.partitions.decode_aborted(&mut items)?,
+                section::CLEANED => state.partitions.decode_cleaned(&mut items)?,
                 _ => state.partitions.decode_producer(&mut items)?,
             }
         }

@@ -47,6 +47,8 @@ pub struct TopicConfig {
     pub min_compaction_lag_ms: i64,
     /// `max.compaction.lag.ms`.
     pub max_compaction_lag_ms: i64,
+    /// `min.cleanable.dirty.ratio`, 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
 }
 
 impl Default for TopicConfig {
@@ -155,6 +157,9 @@ impl TopicConfig {
             delete_retention_ms: long("delete.retention.ms"),
             min_compaction_lag_ms: long("min.compaction.lag.ms"),
             max_compaction_lag_ms: long("max.compaction.lag.ms"),
+            min_cleanable_dirty_ratio: text("min.cleanable.dirty.ratio")
+                .parse()
+                .expect("values were checked"),
             overrides: BTreeMap::new(),
             unknown,
         };
