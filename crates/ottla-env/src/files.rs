@@ -77,6 +77,22 @@ pub fn list_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Which file a path leads to: a copy is another file, a renamed one the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileIdentity {
+    /// Number of the file system; may change when the machine starts.
+    pub device: u64,
+    /// Number of the file in it.
+    pub inode: u64,
+}
+
+/// The identity of the file or folder at a path.
+pub fn identity(path: &Path) -> io::Result<FileIdentity> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path)?;
+    Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
+}
+
 /// Bytes of all files in a folder and below.
 pub fn tree_bytes(path: &Path) -> io::Result<u64> {
     let mut total = 0;
@@ -113,6 +129,10 @@ mod tests {
         assert_eq!(read_text(&file, 12).expect_err("no text").kind(), io::ErrorKind::InvalidData);
         assert_eq!(list_folder(&folder).expect("listed"), vec![folder.join("a")]);
         assert_eq!(tree_bytes(&folder).expect("counted"), 1);
+        write(&folder.join("b"), b"1").expect("written");
+        let first = identity(&file).expect("there");
+        assert_eq!(identity(&folder.join("a").join("text")).expect("there"), first);
+        assert_ne!(identity(&folder.join("b")).expect("there").inode, first.inode);
         remove_tree(&folder).expect("removed");
         remove_tree(&folder).expect("absent is fine");
     }

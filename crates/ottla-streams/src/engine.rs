@@ -7,6 +7,8 @@
 //! Place in the walk: topology -> overlay -> here. Processors never see this type; [`crate::state`] is its only
 //! user. Not here: what the bytes mean, uncommitted writes, when to write.
 
+pub mod mem;
+
 use std::fmt;
 use std::ops::Bound;
 use std::path::Path;
@@ -38,6 +40,17 @@ pub struct KeyRange {
 impl KeyRange {
     /// Every key.
     pub const ALL: Self = Self { start: Bound::Unbounded, end: Bound::Unbounded };
+
+    /// Whether no key can be in it.
+    pub fn is_empty(&self) -> bool {
+        match (&self.start, &self.end) {
+            (Bound::Included(start), Bound::Included(end)) => start > end,
+            (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => {
+                start >= end
+            }
+            _ => false,
+        }
+    }
 }
 
 /// One change in a batch.

@@ -9,9 +9,15 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`anchor`] | the restore targets in the metadata of an offset commit |
 //! | [`engine`] | bytes of a task's stores on disk or in memory, one atomic batch at a time |
+//! | [`meta`] | what a task knows of its boundary, inside every batch |
+//! | [`overlay`] | what a task wrote since its boundary |
 //! | [`port`] | what a worker asks of a cluster: transactions, stable offsets, changelogs |
 //! | [`record`] | records and names at byte level |
+//! | [`recovery`] | brings a task's stores to the boundary that the log says |
+//! | [`state`] | the stores of a task: overlay over engine |
+//! | [`state_dir`] | folder, lock and identity of an application on a machine |
 //!
 //! Invariants (asserted in debug builds): I1 a store is the fold of its committed changelog below its position, and
 //! both are written in one batch; I2 the position never passes the last committed restore target; I3 a transaction
@@ -20,6 +26,16 @@
 //!
 //! Not here: standby replicas, snapshots of stores, splitting a task (room is left for all three).
 
+mod bytes_codec;
+
+pub mod anchor;
 pub mod engine;
+pub mod meta;
+pub mod overlay;
 pub mod port;
 pub mod record;
+pub mod recovery;
+pub mod state;
+pub mod state_dir;
+
+pub use bytes_codec::Malformed;
