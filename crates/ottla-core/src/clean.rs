@@ -3,8 +3,13 @@
 //! Place in the walk: whoever rewrites files asks [`plan`] whether a pass is worth it and how far it may go, feeds
 //! the uncleaned part to an [`Indexing`], which gives the last offset of every key, and then every batch of the
 //! partition, from the log start on and in order, to a [`Pass`], which says for each whether it stays, changes or
-//! goes. What the pass found goes into the shard's log as one record ([`Cleaned`]), in the same decision that
-//! makes the rewritten files live. No I/O, no clock: `now` is an argument.
+//! goes. No I/O, no clock: `now` is an argument.
+//!
+//! What a pass found is written into the shard's log ([`Cleaned`], `CommandBody::Cleaned`) in two steps, with what
+//! makes the rewritten files live between them, each durable before the next: first [`Cleaned::announced`], so that
+//! nobody is told of an older tombstone horizon when the tombstones have gone; then the files; then the whole. A
+//! crash in between loses work, never truth: a pass that was not written down is made again. The other way round a
+//! part that was never cleaned would count as clean, and a tombstone in it could go before what it deletes.
 //!
 //! The rules are Kafka's (eos-semantics 1.4, KIP-534), in the order in which they count:
 //! - Nothing at or behind the last stable offset changes; nor does what `min.compaction.lag.ms` protects.
@@ -120,11 +125,21 @@ impl Input {
     }
 }
 
-/// What a pass leaves behind, to be written into the shard's log together with what makes its files live.
+/// What a pass leaves behind, to be written into the shard's log once its files are live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The partition's new state.
     pub state: CleanedState,
     /// Offsets of the markers of aborted transactions of which nothing is left: they leave the index.
     pub spent: Vec<i64>,
+}
+
+impl Cleaned {
+    /// What must be durable before the pass's files are read by anybody; none when nobody needs to be told.
+    /// `before` is the state that the pass began with.
+    pub fn announced(&self, before: CleanedState) -> Option<Self> {
+        let tombstone_horizon = self.state.tombstone_horizon;
+        (tombstone_horizon > before.tombstone_horizon)
+            .then(|| Self { state: CleanedState { tombstone_horizon, ..before }, spent: Vec::new() })
+    }
 }

@@ -85,7 +85,7 @@ pub enum CommandBody {
         cluster_id: Uuid,
         topic_ids: [Uuid; 2],
     },
-    /// Passes of the cleaner have ended; what they replaced becomes what readers see once this is durable.
+    /// What passes of the cleaner announce, or have found; see `clean` for the order.
     Cleaned(Vec<(TopicIdPartition, Cleaned)>),
     /// Time has passed: deadlines and expiries that are due.
     Tick,

@@ -6,7 +6,22 @@ use std::fmt;
 
 use bytes::Bytes;
 
+/// Timestamp in ListOffsets, of Ottla alone: one past the highest tombstone that compaction has removed while it was
+/// the last record of its key; 0 when there was none. Kafka answers UNSUPPORTED_VERSION (35).
+pub const TOMBSTONE_HORIZON_TIMESTAMP: i64 = -1000;
+
 /// A UTF-8 string that shares the buffer it was decoded from.
+///
+/// ```
+/// use ottla_protocol::types::Text;
+///
+/// let topic = Text::from("orders");
+/// assert_eq!(topic, "orders");
+/// assert_eq!(topic.as_str().len(), topic.as_bytes().len());
+/// assert_eq!(Text::from_static("orders"), topic.detached());
+/// assert_eq!(Text::from_utf8(vec![0xff].into()), Err(vec![0xff].into()));
+/// assert!(Text::EMPTY.is_empty());
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(Bytes);
 
@@ -90,6 +105,13 @@ impl fmt::Display for Text {
 }
 
 /// A 128-bit identifier, big endian on the wire. Kafka prints it as unpadded URL-safe base64.
+///
+/// ```
+/// use ottla_protocol::types::Uuid;
+///
+/// assert!(Uuid::ZERO.is_zero());
+/// assert_eq!(Uuid([1; 16]).to_string(), "AQEBAQEBAQEBAQEBAQEBAQ");
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 

@@ -3,6 +3,9 @@
 //! Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 largest timestamp
 //! (KIP-734, version 7), -4 earliest local (KIP-405, version 8), -5 latest tiered (version 9), -6 earliest
 //! pending upload (version 11). Nothing is tiered here, so -4 is the earliest and -5 and -6 find nothing.
+//! Ottla's own, in every version: -1000 is the tombstone horizon, one past the highest tombstone that compaction has
+//! removed while it was the last record of its key, 0 when there was none. Whoever has everything up to that offset,
+//! or further, and reads on, misses no deletion. Kafka answers UNSUPPORTED_VERSION, and so tells that it cannot say.
 //! A hit at or behind the reader's bound is no hit.
 
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use ottla_protocol::messages::list_offsets_request::ListOffsetsPartition;
 use ottla_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
-use ottla_protocol::types::TopicIdPartition;
+use ottla_protocol::types::{TOMBSTONE_HORIZON_TIMESTAMP, TopicIdPartition};
 
 use crate::dispatch::{Incoming, Outcome, encode};
 use crate::net::connection::Answer;
@@ -90,6 +93,7 @@ async fn find(
         MAX_TIMESTAMP if version >= 7 => by_time(shared, id, None, bounds.log_start_offset, end).await?,
         LATEST_TIERED if version >= 9 => (-1, -1),
         EARLIEST_PENDING_UPLOAD if version >= 11 => (-1, -1),
+        TOMBSTONE_HORIZON_TIMESTAMP => (bounds.tombstone_horizon, -1),
         timestamp if timestamp < 0 => return Err(ErrorCode::UnsupportedVersion),
         timestamp => by_time(shared, id, Some(timestamp), bounds.log_start_offset, end).await?,
     };

@@ -334,3 +334,70 @@ proptest! {
         prop_assert_eq!(decrement_sequence(increment_sequence(sequence, by), by), sequence);
     }
 }
+
+proptest! {
+    /// Proves: leaving records out keeps the others' offsets, timestamps, keys, values and headers, in every codec and
+    /// for every timestamp, with a delete horizon and without; the header says what is there, and the CRC holds. The
+    /// emptied batch keeps its place and its producer.
+    #[test]
+    fn leaving_records_out(
+        timestamps in prop::collection::vec(any::<i64>(), 1..20),
+        kept in prop::collection::vec(any::<bool>(), 20),
+        codec in 0usize..5,
+        horizon in prop::option::of(any::<i64>()),
+        log_append_time in any::<bool>(),
+    ) {
+        let codec = Codec::ALL[codec];
+        let mut builder = BatchBuilder::new(codec);
+        for (index, timestamp) in timestamps.iter().enumerate() {
+            let key = index.to_string();
+            let record = NewRecord {
+                timestamp: *timestamp,
+                key: (index % 3 > 0).then_some(key.as_bytes()),
+                value: (index % 4 > 0).then_some(b"value"),
+                headers: &[(b"h", Some(b"v")), (b"", None)],
+            };
+            builder.append(&record).expect("small");
+        }
+        let producer = Producer { producer_id: 5, producer_epoch: 6, base_sequence: 7, transactional: true };
+        builder.set_producer(producer).set_base_offset(100).set_partition_leader_epoch(3);
+        let (mut header, mut tail) = builder.build_parts();
+        if log_append_time {
+            (header, tail) = stamp_log_append_time(&header, &tail, 77);
+        }
+        let all: Vec<_> =
+            records_of(&header, &tail, 1 << 20).expect("known codec").map(|record| record.expect("sound")).collect();
+        let body = crate::record::body_of(&header, &tail, 1 << 20).expect("known codec");
+        let mut cursor = crate::record::Cursor::new(&body);
+        let (mut wanted, mut ranges) = (Vec::new(), Vec::new());
+        for (record, keep) in all.into_iter().zip(kept) {
+            let start = cursor.position();
+            let raw = cursor.record().expect("sound");
+            if keep {
+                wanted.push(record);
+                ranges.push(KeptRecord { bytes: start..raw.end, timestamp_delta: raw.timestamp_delta });
+            }
+        }
+        let (left, left_tail) = if ranges.is_empty() {
+            empty_batch(&header)
+        } else {
+            retain_records(&header, &body, &ranges, horizon).expect("sound")
+        };
+        left.check_crc(&left_tail).expect("the CRC is anew");
+        prop_assert_eq!(BatchHeader::from_parts(&left.head(), &left_tail), Ok(left));
+        prop_assert_eq!(left.batch_bytes(), 21 + left_tail.len());
+        let found: Vec<_> =
+            records_of(&left, &left_tail, 1 << 20).expect("known codec").map(|record| record.expect("sound")).collect();
+        prop_assert_eq!(&found, &wanted);
+        prop_assert_eq!((left.base_offset, left.last_offset()), (100, header.last_offset()));
+        prop_assert_eq!((left.producer_id, left.base_sequence, left.partition_leader_epoch), (5, 7, 3));
+        prop_assert!(left.is_transactional());
+        prop_assert_eq!(left.timestamp_type(), header.timestamp_type());
+        prop_assert_eq!(left.has_delete_horizon(), horizon.is_some() && !wanted.is_empty());
+        if log_append_time || wanted.is_empty() {
+            prop_assert_eq!(left.max_timestamp, header.max_timestamp);
+        } else {
+            prop_assert_eq!(Some(left.max_timestamp), wanted.iter().map(|record| record.timestamp).max());
+        }
+    }
+}

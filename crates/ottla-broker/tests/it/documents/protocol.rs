@@ -41,7 +41,7 @@ nobody anything.
 const NOTES: &[(ApiKey, &str, &str)] = &[
     (ApiKey::Produce, "98, 110, 467, 516, 890, 951", "versions 0 to 2 are announced as Kafka does, and refused as Kafka does (KAFKA-18659); `acks=1` waits for the disk too; internal topics are closed to everybody"),
     (ApiKey::Fetch, "74, 98, 110, 227, 320, 392, 516, 903, 951", "bounds of one answer are of one instant; a parked request is answered early, empty, when another waits behind it; a follower's is served like a consumer's"),
-    (ApiKey::ListOffsets, "79, 207, 405, 734, 1005, 1023, 1075", "nothing is tiered: earliest local is the earliest, latest tiered and earliest pending upload find nothing"),
+    (ApiKey::ListOffsets, "79, 207, 405, 734, 1005, 1023, 1075", "nothing is tiered: earliest local is the earliest, latest tiered and earliest pending upload find nothing; timestamp -1000 is Ottla's own: the tombstone horizon, one past the highest tombstone that compaction has removed while it was the last record of its key, 0 for none (Kafka: UNSUPPORTED_VERSION)"),
     (ApiKey::Metadata, "4, 430, 516, 700", "a topic that is made because it was asked for is in the same answer, where Kafka's first answer is UNKNOWN_TOPIC_OR_PARTITION"),
     (ApiKey::OffsetCommit, "211, 345, 848", ""),
     (ApiKey::OffsetFetch, "88, 447, 709, 848", ""),

@@ -5,7 +5,7 @@ use ottla_protocol::batch::{BatchBuilder, BatchHeader};
 use ottla_protocol::compression::Codec;
 use ottla_protocol::record::{NewRecord, records_of};
 
-use super::model::{Bench, RETENTION_MS};
+use super::model::{Bench, RETENTION_MS, Step};
 use super::{Input, input};
 use crate::clean::{KeyMap, Pass, Verdict};
 
@@ -197,6 +197,28 @@ fn producer_goes_on_after_its_records_went() {
     bench.pass_all();
     assert!(bench.disk.iter().all(|(header, _)| header.base_offset != 0), "it is not the last one any more");
     bench.check();
+}
+
+/// Proves: a crash between a pass's files and its record brings no deleted key back. (Were the part counted as clean
+/// without having been cleaned, the tombstone would go at its time and leave the value.)
+#[test]
+fn pass_that_was_not_written_down() {
+    for last in [Step::Announced, Step::Live] {
+        let mut bench = Bench::new();
+        bench.send_keys(&[(1, Some(1))]);
+        bench.send_keys(&[(1, None)]);
+        bench.send_keys(&[(2, Some(2))]);
+        for _ in 0..3 {
+            bench.pass_until(i64::MAX, last);
+            bench.shard.reload();
+            bench.check();
+            bench.shard.now_ms += RETENTION_MS;
+        }
+        bench.pass_all();
+        bench.check();
+        assert_eq!(bench.committed().last(), Some(&(2, Some(2))));
+        assert!(!bench.committed().contains(&(1, Some(1))));
+    }
 }
 
 /// Proves: a batch that cannot be read stays as it is, and its neighbours are cleaned.

@@ -25,6 +25,17 @@ pub(super) struct Seen {
     pub(super) timestamp: i64,
 }
 
+/// How far the end of a pass comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// The new horizon is known, the files are the old ones.
+    Announced,
+    /// The files are the new ones, nobody has written down what the pass found.
+    Live,
+    /// All of it.
+    Recorded,
+}
+
 /// How a record's transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -192,6 +203,11 @@ impl Bench {
 
     /// A pass up to an offset at most, and the same in the model.
     pub(super) fn pass(&mut self, limit: i64) -> PassReport {
+        self.pass_until(limit, Step::Recorded)
+    }
+
+    /// A pass after which the broker crashes at some point.
+    pub(super) fn pass_until(&mut self, limit: i64, last: Step) -> PassReport {
         let input = self.input();
         let from = input.dirty_offset();
         let limit = limit.min(input.last_stable_offset).max(from);
@@ -217,9 +233,16 @@ impl Bench {
         }
         let (cleaned, report) = pass.finish();
         assert!(cleaned.state.cleaned_to >= before.cleaned_to);
-        self.model_pass(end, cleaned.state.tombstone_horizon);
-        self.disk = disk;
-        self.record(cleaned);
+        if let Some(announced) = cleaned.announced(before) {
+            self.record(announced);
+        }
+        if last >= Step::Live {
+            self.model_pass(end, cleaned.state.tombstone_horizon);
+            self.disk = disk;
+        }
+        if last >= Step::Recorded {
+            self.record(cleaned);
+        }
         report
     }
 

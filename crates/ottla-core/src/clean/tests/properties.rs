@@ -3,7 +3,7 @@
 use ottla_protocol::compression::Codec;
 use proptest::prelude::*;
 
-use super::model::{Bench, RETENTION_MS};
+use super::model::{Bench, RETENTION_MS, Step};
 
 /// What happens next.
 #[derive(Clone, Debug)]
@@ -14,8 +14,8 @@ enum Happening {
     End(i64, bool),
     /// Time passes.
     Wait(i64),
-    /// A pass, up to this share of the log in percent, with a table of this many bytes.
-    Pass(i64, usize),
+    /// A pass, up to this share of the log in percent, with a table of one of three sizes, and how far its end comes.
+    Pass(i64, usize, Step),
     /// A crash.
     Reload,
     /// Later batches are compressed so.
@@ -25,12 +25,13 @@ enum Happening {
 fn happening() -> impl Strategy<Value = Happening> {
     let value = prop_oneof![3 => (0i64..1000).prop_map(Some), 1 => Just(None)];
     let record = (-1i64..8, value);
+    let step = prop_oneof![1 => Just(Step::Announced), 1 => Just(Step::Live), 3 => Just(Step::Recorded)];
     prop_oneof![
         12 => (0i64..4, any::<bool>(), prop::collection::vec(record, 1..6))
             .prop_map(|(who, transactional, records)| Happening::Batch(who, transactional, records)),
         5 => (1i64..4, any::<bool>()).prop_map(|(who, commit)| Happening::End(who, commit)),
         2 => (0i64..2 * RETENTION_MS).prop_map(Happening::Wait),
-        4 => (0i64..150, 0usize..3).prop_map(|(share, size)| Happening::Pass(share, size)),
+        4 => (0i64..150, 0usize..3, step).prop_map(|(share, size, last)| Happening::Pass(share, size, last)),
         1 => Just(Happening::Reload),
         1 => (0usize..5).prop_map(Happening::Codec),
     ]
@@ -55,10 +56,10 @@ proptest! {
                 }
                 Happening::End(who, commit) => bench.end(who, commit),
                 Happening::Wait(ms) => bench.shard.now_ms += ms,
-                Happening::Pass(share, size) => {
+                Happening::Pass(share, size, last) => {
                     bench.map_bytes = [1 << 20, 64 * 24, 0][size];
                     let end = bench.shard.bounds(0).high_watermark;
-                    bench.pass(end * share / 100);
+                    bench.pass_until(end * share / 100, last);
                     bench.check();
                 }
                 Happening::Reload => bench.shard.reload(),
