@@ -8,6 +8,19 @@ use ottla_protocol::error::ErrorCode;
 use crate::connection::Versions;
 
 /// What an error asks for.
+///
+/// ```
+/// use ottla_client::{DeliveryError, ErrorClass};
+///
+/// fn next(class: ErrorClass) -> &'static str {
+///     match class {
+///         ErrorClass::Retriable => "ask again",
+///         ErrorClass::Abortable => "abort the transaction, begin the next",
+///         ErrorClass::Fatal => "stop, or make a new producer",
+///     }
+/// }
+/// assert_eq!(next(DeliveryError::Closed.class()), "stop, or make a new producer");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The same again may work; the client has already retried within its time-outs.
@@ -19,6 +32,21 @@ pub enum ErrorClass {
 }
 
 /// Why a request has no usable answer.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// use std::sync::Arc;
+/// use ottla_client::{CallError, ClientSettings, Connection};
+///
+/// let nobody = "127.0.0.1:1";
+/// let error = Connection::connect(nobody, Arc::new(ClientSettings::new(nobody)?)).await.expect_err("refused");
+/// assert!(matches!(error, CallError::Connect { .. }));
+/// assert!(error.is_retriable());
+/// assert!(!error.may_have_happened()); // nothing was sent
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
     /// No connection could be made.
@@ -113,6 +141,10 @@ impl CallError {
         }
     }
 }
+
+/// What an answer counts as that leaves out something it was asked for: never as a success (librdkafka#5577 is the
+/// class: a result of the whole must reach every part of it).
+pub(crate) const LEFT_OUT: ErrorCode = ErrorCode::UnknownServerError;
 
 /// Codes that mean "ask for the metadata again": the leader or the topic is somewhere else.
 pub(crate) fn wants_metadata(code: ErrorCode) -> bool {

@@ -5,6 +5,9 @@
 
 mod group;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use ottla_env::time;
@@ -28,6 +31,28 @@ pub(crate) const LATEST: i64 = -1;
 pub(crate) const EARLIEST: i64 = -2;
 
 /// An offset and the time of its record.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// let at = TopicPartition::new("orders", 0);
+/// let found = consumer.offsets_for_times(&[(at.clone(), 1_700_000_000_000)]).await?;
+/// if let Some(found) = found[&at] {
+///     println!("offset {} was written at {} ms", found.offset, found.timestamp);
+/// }
+/// # assert!(found[&at].is_some());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetAndTimestamp {
     /// The offset.
@@ -37,6 +62,22 @@ pub struct OffsetAndTimestamp {
 }
 
 /// Why offsets are not known.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{ClusterError, OffsetsError, TopicPartition, admin::AdminError};
+///
+/// let error = admin.high_watermarks(&[TopicPartition::new("nothing", 0)]).await.expect_err("no such topic");
+/// let AdminError::Offsets(error) = error else { panic!("{error}") };
+/// assert!(matches!(error, OffsetsError::Cluster(ClusterError::NoSuchTopic { .. })));
+/// assert!(!error.is_retriable());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OffsetsError {
     /// The cluster cannot be asked.
@@ -79,13 +120,13 @@ pub(crate) async fn list(
     isolation: i8,
     mut wanted: Wanted,
 ) -> Result<Found, OffsetsError> {
-    let deadline = cluster.deadline();
+    let (since, deadline) = (time::now(), cluster.deadline());
     let mut backoff = cluster.backoff();
     let mut found = Found::new();
     loop {
         let mut by_leader: BTreeMap<i32, Wanted> = BTreeMap::new();
         for (at, timestamp) in &wanted {
-            let leader = cluster.leader(&at.topic, at.partition).await?;
+            let leader = cluster.leader(&at.topic, at.partition, since).await?;
             by_leader.entry(leader).or_default().insert(at.clone(), *timestamp);
         }
         let mut last = None;

@@ -35,6 +35,7 @@ use ottla_protocol::types::Text;
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::connection::Versions;
+use crate::error::LEFT_OUT;
 use crate::record::{Record, TopicPartition};
 use accumulator::{Accumulator, Identity};
 use sender::Sender;
@@ -46,6 +47,22 @@ pub use transaction::{Transaction, TransactionError, TransactionalProducer};
 const INIT_PRODUCER_ID: Versions = Versions::new(3, 5);
 
 /// Why a record was not taken.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{Producer, ProducerSettings, Record, SendError};
+///
+/// let producer = Producer::connect(ProducerSettings::new(client)).await?;
+/// let error = producer.send(Record::to("orders").partition(7).value("a lamp")).await.expect_err("there is one");
+/// assert!(matches!(error, SendError::NoSuchPartition { partition_count: 1, .. }));
+/// println!("{error}"); // orders/7 does not exist: the topic has 1 partitions
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
     /// Larger than one request may be.
@@ -94,16 +111,23 @@ pub enum SendError {
 /// Clones share the buffer and the connections. When the last clone is dropped, what was not delivered yet is
 /// given up; call `flush` first.
 ///
-/// ```no_run
-/// # use ottla_client::{ClientSettings, Producer, ProducerSettings, Record};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let producer = Producer::connect(ProducerSettings::new(ClientSettings::new("127.0.0.1:9092")?)).await?;
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{Producer, ProducerSettings, Record};
+///
+/// let producer = Producer::connect(ProducerSettings::new(client)).await?;
 /// for order in 0..1000 {
 ///     producer.send(Record::to("orders").key(order.to_string()).value("a lamp")).await?;
 /// }
-/// producer.flush().await?;
+/// producer.flush().await?; // tells the first failure; a `Delivery` tells of its record
+/// println!("written by producer {}", producer.producer_id());
+/// # assert_eq!(admin.high_watermarks(&[TopicPartition::new("orders", 0)]).await?.into_values().sum::<i64>(), 1000);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Debug)]
 pub struct Producer {
@@ -217,6 +241,11 @@ async fn init_idempotent(cluster: &Cluster) -> Result<Identity, ClusterError> {
         let code = ErrorCode::from_code(answer.error_code);
         let until = time::now() + backoff.next();
         match code {
+            // a broker that names nobody has not answered: without an id nothing would be idempotent
+            ErrorCode::None if answer.producer_id < 0 || answer.producer_epoch < 0 => {
+                let what = "a producer id was asked for and none was given".to_owned();
+                return Err(ClusterError::Refused { what, code: LEFT_OUT });
+            }
             ErrorCode::None => {
                 return Ok(Identity {
                     producer_id: answer.producer_id,

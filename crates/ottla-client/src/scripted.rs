@@ -24,6 +24,9 @@ use ottla_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use ottla_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use ottla_protocol::messages::txn_offset_commit_response::{
+    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
 use ottla_protocol::messages::{
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
     ApiVersionsResponse, EndTxnRequest, EndTxnResponse, FindCoordinatorRequest, FindCoordinatorResponse,
@@ -204,6 +207,16 @@ pub(crate) struct State {
     pub(crate) ends: Vec<(i16, bool)>,
     /// Epoch of the transactional producer.
     pub(crate) epoch: i16,
+    /// How often the features were finalized anew: their epoch.
+    pub(crate) features_epoch: i64,
+    /// Every request but ApiVersions: which, and in which version.
+    pub(crate) calls: Vec<(ApiKey, i16)>,
+    /// What the next requests of an API are refused with: any code, also one that nobody knows.
+    pub(crate) refusals: BTreeMap<ApiKey, VecDeque<i16>>,
+    /// So many answers that should name a producer name nobody.
+    pub(crate) nameless: u32,
+    /// APIs of transactions whose answers leave out what they were asked for.
+    pub(crate) mute: BTreeSet<ApiKey>,
 }
 
 /// A batch in a partition's log.
@@ -237,10 +250,19 @@ impl MiniBroker {
 }
 
 impl State {
+    /// What this request is to be refused with.
+    fn refusal(&mut self, api: ApiKey) -> Option<i16> {
+        self.refusals.get_mut(&api).and_then(VecDeque::pop_front)
+    }
+
     fn answer(&mut self, own: &str, mut call: Call) -> Answer {
+        if call.header.api != ApiKey::ApiVersions {
+            self.calls.push((call.header.api, call.header.api_version));
+        }
         match call.header.api {
             ApiKey::ApiVersions => {
                 let mut answer = api_versions();
+                answer.finalized_features_epoch += self.features_epoch;
                 if self.version_1 {
                     answer.finalized_features[0].max_version_level = 1;
                 }
@@ -251,6 +273,8 @@ impl State {
                 let asked: MetadataRequest = call.decode();
                 if asked.topics.is_some_and(|topics| topics.is_empty()) {
                     answer.topics.clear();
+                } else if let Some(code) = self.refusal(ApiKey::Metadata) {
+                    answer.topics[0].error_code = code;
                 } else if self.topic_unknown > 0 {
                     self.topic_unknown -= 1;
                     answer.topics[0].error_code = ErrorCode::UnknownTopicOrPartition.code();
@@ -260,8 +284,10 @@ impl State {
             ApiKey::FindCoordinator => {
                 let request: FindCoordinatorRequest = call.decode();
                 let (host, port) = own.split_once(':').expect("host and port");
+                let error_code = self.refusal(ApiKey::FindCoordinator).unwrap_or(0);
                 let found = request.coordinator_keys.into_iter().map(|key| Coordinator {
                     key,
+                    error_code,
                     node_id: 1,
                     host: host.into(),
                     port: port.parse().expect("a port"),
@@ -280,7 +306,7 @@ impl State {
                 Fault::CloseBefore => Answer::Close,
                 fault => {
                     let request: ProduceRequest = call.decode();
-                    let answer = self.produce(&request, fault);
+                    let answer = self.produce(&request, call.header.api_version, fault);
                     match fault {
                         Fault::CloseAfter => Answer::Close,
                         Fault::Garbled => raw_frame(&call.header.correlation_id.to_be_bytes()),
@@ -293,22 +319,25 @@ impl State {
         }
     }
 
-    fn produce(&mut self, request: &ProduceRequest, fault: Fault) -> ProduceResponse {
+    fn produce(&mut self, request: &ProduceRequest, version: i16, fault: Fault) -> ProduceResponse {
         let mut responses = Vec::new();
+        let refusal = self.refusal(ApiKey::Produce);
         for topic in &request.topic_data {
             let partitions = topic.partition_data.iter().map(|data| {
                 let bytes = data.records.as_ref().expect("a batch").to_bytes();
                 let header = BatchHeader::parse(&bytes).expect("a batch");
                 header.check_crc(&bytes[21..]).expect("an intact batch");
                 let too_large = self.batch_bytes_max.is_some_and(|max| bytes.len() > max);
-                let result = match fault {
-                    Fault::Code(code) => Err(code),
-                    _ if too_large => Err(ErrorCode::MessageTooLarge),
-                    _ => self.append(data.index, &header),
+                let result = match (refusal, fault) {
+                    (Some(code), _) => Err(code),
+                    (_, Fault::Code(code)) => Err(code.code()),
+                    _ if too_large => Err(ErrorCode::MessageTooLarge.code()),
+                    // a later version adds the partition to the transaction by itself
+                    _ => self.append(data.index, &header, version >= 12).map_err(ErrorCode::code),
                 };
                 PartitionProduceResponse {
                     index: data.index,
-                    error_code: result.err().unwrap_or(ErrorCode::None).code(),
+                    error_code: result.err().unwrap_or(0),
                     base_offset: result.unwrap_or(-1),
                     ..PartitionProduceResponse::default()
                 }
@@ -325,9 +354,9 @@ impl State {
 
     /// A leader's rules: repetitions of the last five are recognized, a new epoch begins at 0, everything else must be next in
     /// sequence.
-    fn append(&mut self, partition: i32, header: &BatchHeader) -> Result<i64, ErrorCode> {
+    fn append(&mut self, partition: i32, header: &BatchHeader, adds: bool) -> Result<i64, ErrorCode> {
         let place = format!("{TOPIC}-{partition}");
-        if self.version_1 && header.is_transactional() && !self.added.contains(&place) {
+        if !adds && header.is_transactional() && !self.added.contains(&place) {
             return Err(ErrorCode::InvalidTxnState);
         }
         let log = self.logs.entry(partition).or_default();
@@ -359,6 +388,12 @@ impl State {
 
     /// A new producer id, or the next epoch of the one that is named.
     fn init_producer_id(&mut self, call: &Call, request: &InitProducerIdRequest) -> Answer {
+        if let Some(error_code) = self.refusal(ApiKey::InitProducerId) {
+            let (producer_id, producer_epoch) = (-1, -1);
+            let answer =
+                InitProducerIdResponse { error_code, producer_id, producer_epoch, ..Default::default() };
+            return call.reply(&answer);
+        }
         let (producer_id, producer_epoch) = if request.producer_id >= 0 {
             self.epoch = request.producer_epoch + 1;
             (request.producer_id, self.epoch)
@@ -367,32 +402,48 @@ impl State {
             (self.producer_ids, 0)
         };
         self.added.clear();
+        let (producer_id, producer_epoch) = self.named(producer_id, producer_epoch);
         call.reply(&InitProducerIdResponse { producer_id, producer_epoch, ..Default::default() })
     }
 
-    /// Version 1: what is to become part of the transaction.
+    /// The identity as an answer has it.
+    fn named(&mut self, producer_id: i64, producer_epoch: i16) -> (i64, i16) {
+        let is_nameless = self.nameless > 0;
+        self.nameless = self.nameless.saturating_sub(1);
+        if is_nameless { (-1, -1) } else { (producer_id, producer_epoch) }
+    }
+
+    /// What is to become part of the transaction.
     fn add(&mut self, call: &mut Call) -> Answer {
         let fault = self.faults.pop_front().unwrap_or(Fault::Fine);
         let code = match fault {
             Fault::CloseBefore => return Answer::Close,
-            Fault::Code(code) => code,
-            Fault::Fine | Fault::CloseAfter | Fault::Garbled => ErrorCode::None,
+            Fault::Code(code) => code.code(),
+            Fault::Fine | Fault::CloseAfter | Fault::Garbled => 0,
         };
-        let answer = match call.header.api {
+        let api = call.header.api;
+        let code = self.refusal(api).unwrap_or(code);
+        let is_mute = self.mute.contains(&api);
+        let answer = match api {
             ApiKey::AddPartitionsToTxn => {
                 let request: AddPartitionsToTxnRequest = call.decode();
-                call.reply(&self.add_partitions(&request, code))
+                let answer = self.add_partitions(&request, code);
+                call.reply(&if is_mute { AddPartitionsToTxnResponse::default() } else { answer })
             }
             ApiKey::AddOffsetsToTxn => {
                 let request: AddOffsetsToTxnRequest = call.decode();
-                self.added.insert(format!("group {}", request.group_id));
-                call.reply(&AddOffsetsToTxnResponse { error_code: code.code(), ..Default::default() })
+                if code == 0 {
+                    self.added.insert(format!("group {}", request.group_id));
+                }
+                call.reply(&AddOffsetsToTxnResponse { error_code: code, ..Default::default() })
             }
             _ => {
                 let request: TxnOffsetCommitRequest = call.decode();
                 let group = format!("group {}", request.group_id);
-                assert!(!self.version_1 || self.added.contains(&group), "the group is added first");
-                call.reply(&TxnOffsetCommitResponse::default())
+                let adds = call.header.api_version >= 5;
+                assert!(adds || self.added.contains(&group), "the group is added first");
+                let answer = committed(&request, code);
+                call.reply(&if is_mute { TxnOffsetCommitResponse::default() } else { answer })
             }
         };
         if fault == Fault::CloseAfter { Answer::Close } else { answer }
@@ -401,16 +452,16 @@ impl State {
     fn add_partitions(
         &mut self,
         request: &AddPartitionsToTxnRequest,
-        code: ErrorCode,
+        partition_error_code: i16,
     ) -> AddPartitionsToTxnResponse {
         let mut results = Vec::new();
         for topic in &request.v3_and_below_topics {
-            if code.is_none() {
+            if partition_error_code == 0 {
                 self.added.extend(topic.partitions.iter().map(|at| format!("{}-{at}", topic.name)));
             }
             let partitions = topic.partitions.iter().map(|at| AddPartitionsToTxnPartitionResult {
                 partition_index: *at,
-                partition_error_code: code.code(),
+                partition_error_code,
                 ..Default::default()
             });
             results.push(AddPartitionsToTxnTopicResult {
@@ -433,22 +484,37 @@ impl State {
             }
             Fault::Fine | Fault::CloseAfter | Fault::Garbled => {}
         }
+        if let Some(error_code) = self.refusal(ApiKey::EndTxn) {
+            return call.reply(&EndTxnResponse { error_code, ..EndTxnResponse::default() });
+        }
         // the epoch moves with the first decision; a repetition gets the same answer
-        if self.version_1 {
-            self.added.clear();
-        } else if request.producer_epoch == self.epoch {
+        self.added.clear();
+        if call.header.api_version >= 5 && request.producer_epoch == self.epoch {
             self.epoch += 1;
-            self.logs.clear(); // sequences begin at 0 again
         }
         if fault == Fault::CloseAfter {
             return Answer::Close;
         }
-        call.reply(&EndTxnResponse {
-            producer_id: 1,
-            producer_epoch: self.epoch,
-            ..EndTxnResponse::default()
-        })
+        let (producer_id, producer_epoch) = self.named(1, self.epoch);
+        call.reply(&EndTxnResponse { producer_id, producer_epoch, ..EndTxnResponse::default() })
     }
+}
+
+fn committed(request: &TxnOffsetCommitRequest, error_code: i16) -> TxnOffsetCommitResponse {
+    let topics = request.topics.iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|partition| TxnOffsetCommitResponsePartition {
+            partition_index: partition.partition_index,
+            error_code,
+            ..Default::default()
+        });
+        TxnOffsetCommitResponseTopic {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partitions: partitions.collect(),
+            ..Default::default()
+        }
+    });
+    TxnOffsetCommitResponse { topics: topics.collect(), ..TxnOffsetCommitResponse::default() }
 }
 
 fn metadata(own: &str) -> MetadataResponse {

@@ -60,6 +60,27 @@ pub(super) fn item<T>(code: i16, message: Option<&Text>, value: impl FnOnce() ->
 }
 
 /// Results by item.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::NewTopic;
+///
+/// let topics = [NewTopic::new("invoices", 1), NewTopic::new("orders", 1)];
+/// let results = admin.create_topics(&topics, false).await;
+/// for (name, result) in &results {
+///     match result {
+///         Ok(created) => println!("{name} has {} partitions", created.partition_count),
+///         Err(error) => println!("{error}"), // of this topic alone
+///     }
+/// }
+/// assert!(results[&topics[0].name].is_ok() && results[&topics[1].name].is_err());
+/// # Ok(())
+/// # });
+/// ```
 pub type Results<K, T> = BTreeMap<K, Result<T, AdminError>>;
 
 /// A kind of request that carries many items.
@@ -120,13 +141,14 @@ impl Admin {
     /// Asks for all items and waits for their results. Sends again what was not answered, so whoever drops the
     /// future does not know how far it came.
     pub(super) async fn run<C: Call>(&self, call: &C, keys: Vec<C::Key>) -> Results<C::Key, C::Value> {
-        let deadline = self.cluster.deadline();
+        let times = (time::now(), self.cluster.deadline());
+        let deadline = times.1;
         let mut backoff = self.cluster.backoff();
         let mut done = BTreeMap::new();
         let mut open: BTreeMap<C::Key, Open> =
             keys.into_iter().map(|key| (key, Open { lost: false, last: None })).collect();
         while !open.is_empty() {
-            for (node, keys) in self.by_node(call, &mut open, &mut done, deadline).await {
+            for (node, keys) in self.by_node(call, &mut open, &mut done, times).await {
                 for keys in keys.chunks(ITEMS_MAX) {
                     let answer = self.ask(node, &call.request(keys), C::USABLE).await;
                     if self.take(call, keys, answer, &mut open, &mut done)
@@ -158,13 +180,14 @@ impl Admin {
         results.pop_first().expect("every item has a result").1
     }
 
-    /// The open items by the broker to ask; `None` is any. Items that belong nowhere are done.
+    /// The open items by the broker to ask; `None` is any. Items that belong nowhere are done. The times are when
+    /// the call began and when it gives up.
     async fn by_node<C: Call>(
         &self,
         call: &C,
         open: &mut BTreeMap<C::Key, Open>,
         done: &mut Results<C::Key, C::Value>,
-        deadline: time::Instant,
+        (since, deadline): (time::Instant, time::Instant),
     ) -> BTreeMap<Option<i32>, Vec<C::Key>> {
         let mut by_node: BTreeMap<Option<i32>, Vec<C::Key>> = BTreeMap::new();
         let keys: Vec<C::Key> = open.keys().cloned().collect();
@@ -172,7 +195,7 @@ impl Admin {
             let node = match call.place(&key) {
                 Place::Controller => Ok(self.cluster.controller()),
                 Place::Node(node) => Ok(Some(node)),
-                Place::Leader(at) => self.cluster.leader(&at.topic, at.partition).await.map(Some),
+                Place::Leader(at) => self.cluster.leader(&at.topic, at.partition, since).await.map(Some),
                 Place::Group(id) => {
                     self.cluster.coordinator(CoordinatorKind::Group, &id, deadline).await.map(Some)
                 }

@@ -4,6 +4,7 @@ use ottla_env::time::{self, Instant};
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse, Request};
 use ottla_protocol::types::Text;
+use tracing::Instrument;
 
 use super::nodes::Lane;
 use super::{Cluster, ClusterError};
@@ -53,6 +54,20 @@ impl Cluster {
         if let Some(node_id) = self.view().coordinators.get(&memory_key) {
             return Ok(*node_id);
         }
+        let span = tracing::debug_span!("coordinator", ?kind, %key, node_id = tracing::field::Empty);
+        let found = self.look_for_coordinator(kind, key, deadline).instrument(span.clone()).await;
+        if let Ok(node_id) = found {
+            span.record("node_id", node_id);
+        }
+        found
+    }
+
+    async fn look_for_coordinator(
+        &self,
+        kind: CoordinatorKind,
+        key: &Text,
+        deadline: Instant,
+    ) -> Result<i32, ClusterError> {
         let mut backoff = self.backoff();
         loop {
             let (code, node_id, host, port) = self.find_coordinator(kind, key, deadline).await?;
@@ -63,7 +78,7 @@ impl Cluster {
                     if view.coordinators.len() >= COORDINATORS_MAX {
                         view.coordinators.clear();
                     }
-                    view.coordinators.insert(memory_key, node_id);
+                    view.coordinators.insert((kind.key_type(), key.clone()), node_id);
                     return Ok(node_id);
                 }
                 (ErrorCode::None, Err(_)) => ErrorCode::CoordinatorNotAvailable,

@@ -10,6 +10,7 @@ use ottla_protocol::messages::metadata_request::MetadataRequestTopic;
 use ottla_protocol::messages::metadata_response::MetadataResponseTopic;
 use ottla_protocol::messages::{MetadataRequest, MetadataResponse};
 use ottla_protocol::types::{Text, Uuid};
+use tracing::Instrument;
 
 use super::{Cluster, ClusterError};
 use crate::connection::Versions;
@@ -25,6 +26,19 @@ const PROPAGATION_MAX: Duration = Duration::from_secs(2);
 const TOPICS_MAX: usize = 10_000;
 
 /// A broker.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// for node in admin.cluster().nodes() {
+///     println!("broker {} listens at {}", node.node_id, node.address);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAddress {
     /// Its id.
@@ -34,6 +48,20 @@ pub struct NodeAddress {
 }
 
 /// A topic.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let orders = admin.cluster().topic(&"orders".into()).await?;
+/// for (partition, leader) in (0..orders.partition_count()).zip(&orders.leaders) {
+///     println!("{}/{partition} is led by {leader}", orders.name);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicMetadata {
     /// Its name.
@@ -182,17 +210,31 @@ impl Cluster {
     }
 
     /// Fetches anew a topic that somebody means to use. Brokers learn of a topic a moment after its
-    /// creation was acknowledged, so one that is unknown is asked for again, for up to `PROPAGATION_MAX`. Cancel-safe.
+    /// creation was acknowledged, so one that is unknown is asked for again, for up to `PROPAGATION_MAX`; one that is
+    /// known and not ready is waited for like everything else. Cancel-safe.
     pub(crate) async fn refresh_topic_or_wait(
         &self,
         name: &Text,
     ) -> Result<Arc<TopicMetadata>, ClusterError> {
-        let deadline = time::now() + PROPAGATION_MAX;
+        self.refresh_topic_since(name, time::now()).await
+    }
+
+    /// The same within a call that began at `since`: many unknown topics are not waited for one after the other.
+    async fn refresh_topic_since(
+        &self,
+        name: &Text,
+        since: Instant,
+    ) -> Result<Arc<TopicMetadata>, ClusterError> {
         let mut backoff = self.backoff();
         loop {
             let found = self.refresh_topic(name).await;
+            let patience = match &found {
+                Err(ClusterError::NoSuchTopic { .. }) => PROPAGATION_MAX,
+                Err(error) if error.is_retriable() => self.settings().api_timeout,
+                _ => return found,
+            };
             let until = time::now() + backoff.next();
-            if !matches!(found, Err(ClusterError::NoSuchTopic { .. })) || until >= deadline {
+            if until >= since + patience {
                 return found;
             }
             time::sleep_until(until).await;
@@ -237,27 +279,38 @@ impl Cluster {
         }
     }
 
-    /// The leader of a partition, waiting until there is one.
-    pub(crate) async fn leader(&self, topic: &Text, partition: i32) -> Result<i32, ClusterError> {
-        let deadline = self.deadline();
+    /// The leader of a partition for a call that began at `since`, waiting until there is one. A topic or a partition
+    /// that no broker knows may just have been created: it is waited for as `refresh_topic_or_wait` does.
+    pub(crate) async fn leader(
+        &self,
+        topic: &Text,
+        partition: i32,
+        since: Instant,
+    ) -> Result<i32, ClusterError> {
         let mut backoff = self.backoff();
         loop {
-            let metadata = self.topic(topic).await?;
+            let metadata = match self.cached_topic(topic) {
+                Some(metadata) => metadata,
+                None => self.refresh_topic_since(topic, since).await?,
+            };
             let leader = usize::try_from(partition).ok().and_then(|index| metadata.leaders.get(index));
-            match leader {
+            let patience = match leader {
                 Some(leader) if *leader >= 0 => return Ok(*leader),
-                Some(_) => self.forget_topic(topic),
-                None => {
-                    let problem =
-                        format!("has {} partitions, no partition {partition}", metadata.partition_count());
-                    return Err(ClusterError::NoSuchTopic { topic: topic.clone(), problem });
-                }
-            }
+                Some(_) => self.settings().api_timeout,
+                None => PROPAGATION_MAX,
+            };
             let until = time::now() + backoff.next();
-            if until >= deadline {
+            if until >= since + patience {
+                let code = ErrorCode::LeaderNotAvailable;
                 let what = format!("leader of {topic}/{partition}");
-                return Err(ClusterError::Refused { what, code: ErrorCode::LeaderNotAvailable });
+                let count = metadata.partition_count();
+                let problem = format!("has {count} partitions, no partition {partition}");
+                return Err(match leader {
+                    Some(_) => ClusterError::Refused { what, code },
+                    None => ClusterError::NoSuchTopic { topic: topic.clone(), problem },
+                });
             }
+            self.forget_topic(topic);
             time::sleep_until(until).await;
         }
     }
@@ -324,6 +377,11 @@ impl Cluster {
         names: &[Text],
         deadline: Instant,
     ) -> Result<MetadataResponse, ClusterError> {
+        let span = tracing::debug_span!("metadata", topics = names.len());
+        self.refresh_now(names, deadline).instrument(span).await
+    }
+
+    async fn refresh_now(&self, names: &[Text], deadline: Instant) -> Result<MetadataResponse, ClusterError> {
         let _single_file = self.inner.refreshing.lock().await;
         let topics = names
             .iter()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ottla_env::time;
 use ottla_protocol::types::Text;
+use tracing::{Instrument, Span};
 
 use super::commit::{Committer, PendingCommit};
 use super::error::{CommitError, ConsumerError};
@@ -18,6 +19,14 @@ use crate::offsets;
 use crate::record::{CommittedOffset, GroupMetadata, OffsetToCommit, TopicPartition};
 
 /// What a listener's call returns.
+///
+/// ```
+/// use ottla_client::Callback;
+///
+/// let nothing: Callback<'_> = Box::pin(std::future::ready(()));
+/// let something: Callback<'_> = Box::pin(async { println!("partitions went") });
+/// # drop((nothing, something));
+/// ```
 pub type Callback<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Is told when partitions come and go, inside of `Consumer::poll`, and may commit there.
@@ -26,17 +35,32 @@ pub type Callback<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// is made again by the next `poll`.
 ///
 /// ```
-/// use ottla_client::{Callback, Rebalance, RebalanceListener, TopicPartition};
+/// use ottla_client::{Callback, LostReason, Rebalance, RebalanceListener, TopicPartition};
 ///
 /// struct CommitOnRevoke;
 ///
 /// impl RebalanceListener for CommitOnRevoke {
+///     fn assigned<'a>(&'a mut self, _: Rebalance<'a>, partitions: &'a [TopicPartition]) -> Callback<'a> {
+///         println!("{} partitions came", partitions.len());
+///         Box::pin(std::future::ready(()))
+///     }
+///
 ///     fn revoked<'a>(&'a mut self, rebalance: Rebalance<'a>, partitions: &'a [TopicPartition]) -> Callback<'a> {
 ///         Box::pin(async move {
 ///             if let Err(error) = rebalance.commit_positions().await {
 ///                 eprintln!("{} partitions may be read again: {error}", partitions.len());
 ///             }
 ///         })
+///     }
+///
+///     fn lost<'a>(
+///         &'a mut self,
+///         _: Rebalance<'a>,
+///         partitions: &'a [TopicPartition],
+///         reason: LostReason,
+///     ) -> Callback<'a> {
+///         eprintln!("{} partitions are somebody else's: {reason:?}", partitions.len());
+///         Box::pin(std::future::ready(()))
 ///     }
 /// }
 /// ```
@@ -73,6 +97,60 @@ pub trait RebalanceListener: Send + Sync {
 }
 
 /// What a listener may do to the consumer it belongs to.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # use std::time::Duration;
+/// use ottla_client::{Callback, Consumer, ConsumerError, ConsumerSettings, OffsetToCommit};
+/// use ottla_client::{Rebalance, RebalanceListener, TopicPartition};
+///
+/// /// Begins at the offsets of a store of its own, reads nothing before that, and commits what is given up.
+/// struct OwnStore;
+///
+/// async fn begin(mut rebalance: Rebalance<'_>, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+///     for committed in rebalance.committed(partitions).await? {
+///         let at = committed.topic_partition;
+///         println!("{at}: {:?} was committed, {:?} is next", committed.offset, rebalance.position(&at));
+///         rebalance.seek(&at, 0)?;
+///     }
+///     rebalance.pause(partitions)
+/// }
+///
+/// async fn end(rebalance: Rebalance<'_>, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+///     println!("{:?} gives up {:?}", rebalance.group_metadata(), rebalance.positions());
+///     rebalance.commit_positions().await?;
+///     // or what is known better
+///     let done: Vec<_> = partitions.iter().map(|at| OffsetToCommit::new(at.clone(), 0)).collect();
+///     Ok(rebalance.commit_offsets(&done).await?)
+/// }
+///
+/// impl RebalanceListener for OwnStore {
+///     fn assigned<'a>(&'a mut self, rebalance: Rebalance<'a>, partitions: &'a [TopicPartition]) -> Callback<'a> {
+///         Box::pin(async move { begin(rebalance, partitions).await.unwrap_or_else(|error| eprintln!("{error}")) })
+///     }
+///
+///     fn revoked<'a>(&'a mut self, rebalance: Rebalance<'a>, partitions: &'a [TopicPartition]) -> Callback<'a> {
+///         Box::pin(async move { end(rebalance, partitions).await.unwrap_or_else(|error| eprintln!("{error}")) })
+///     }
+/// }
+///
+/// let mut consumer = Consumer::connect(ConsumerSettings::new(client).group_id("shop")).await?;
+/// consumer.set_listener(OwnStore);
+/// consumer.subscribe(&["orders"]).await?;
+/// while consumer.assignment().is_empty() {
+///     consumer.poll(Duration::from_millis(100)).await?;
+/// }
+/// assert_eq!(consumer.paused(), consumer.assignment());
+/// consumer.close().await?;
+/// # let committed = admin.group_offsets(&"shop".into()).await?;
+/// # assert_eq!(committed[0].offset, Some(0));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct Rebalance<'a> {
     core: &'a mut Core,
@@ -242,8 +320,11 @@ impl Underway {
             core.fetcher.metrics.rebalances += 1;
             self.stage = Stage::Announce(added);
         }
-        if let (Stage::Announce(added), Some(listener)) = (&self.stage, listener) {
-            listener.assigned(Rebalance { core }, added).await;
+        if let Stage::Announce(added) = &self.stage {
+            let span = span_of(core, "assigned", added.len());
+            if let Some(listener) = listener {
+                listener.assigned(Rebalance { core: &mut *core }, added).instrument(span).await;
+            }
         }
         let owned = core.fetcher.assignment();
         let round = *round;
@@ -273,6 +354,13 @@ impl Core {
     }
 }
 
+/// The span of one phase of a rebalance, which lasts for as long as the listener's call.
+fn span_of(core: &Core, phase: &'static str, partitions: usize) -> Span {
+    let group_id = core.settings.group_id.as_ref().map_or("", |group_id| group_id.as_str());
+    let generation = core.membership.as_ref().map_or(-1, |membership| membership.shared.identity().1);
+    tracing::info_span!("rebalance", phase, group_id, generation, partitions)
+}
+
 /// Calls the listener, then gives the partitions up.
 pub(super) async fn give_up(
     core: &mut Core,
@@ -282,8 +370,9 @@ pub(super) async fn give_up(
     if going.is_empty() {
         return;
     }
+    let span = span_of(core, "revoked", going.len());
     if let Some(listener) = listener {
-        listener.revoked(Rebalance { core: &mut *core }, &going).await;
+        listener.revoked(Rebalance { core: &mut *core }, &going).instrument(span).await;
     }
     core.fetcher.remove(&going);
 }
@@ -299,8 +388,9 @@ pub(super) async fn lose(
         return;
     }
     tracing::warn!(?reason, count = gone.len(), "partitions were lost");
+    let span = span_of(core, "lost", gone.len());
     if let Some(listener) = listener {
-        listener.lost(Rebalance { core: &mut *core }, &gone, reason).await;
+        listener.lost(Rebalance { core: &mut *core }, &gone, reason).instrument(span).await;
     }
     core.fetcher.clear();
 }

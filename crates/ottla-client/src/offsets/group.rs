@@ -15,6 +15,7 @@ use ottla_protocol::types::{Text, Uuid};
 use super::OffsetsError;
 use crate::cluster::{Cluster, CoordinatorKind};
 use crate::connection::Versions;
+use crate::error::LEFT_OUT;
 use crate::record::{CommittedOffset, GroupMetadata, OffsetToCommit, TopicPartition};
 
 /// From batched groups to before topic ids.
@@ -55,24 +56,20 @@ pub(crate) async fn committed_with(
     let group = OffsetFetchRequestGroup { member_epoch: -1, ..group };
     let request =
         OffsetFetchRequest { groups: vec![group], require_stable: stable, ..OffsetFetchRequest::default() };
+    let deadline = cluster.deadline();
+    let code = |answer: &OffsetFetchResponse| fetch_code(answer, group_id, partitions);
     let answer = cluster
-        .call_coordinator(
-            CoordinatorKind::Group,
-            group_id,
-            &request,
-            OFFSET_FETCH,
-            cluster.deadline(),
-            fetch_code,
-        )
+        .call_coordinator(CoordinatorKind::Group, group_id, &request, OFFSET_FETCH, deadline, code)
         .await?;
-    match fetch_code(&answer) {
-        ErrorCode::None => Ok(committed_offsets(&answer)),
+    match code(&answer) {
+        ErrorCode::None => Ok(committed_offsets(&answer, group_id)),
         code => Err(OffsetsError::Group { group_id: group_id.clone(), code }),
     }
 }
 
-fn committed_offsets(answer: &OffsetFetchResponse) -> Vec<CommittedOffset> {
-    let topics = answer.groups.iter().flat_map(|group| &group.topics);
+fn committed_offsets(answer: &OffsetFetchResponse, group_id: &Text) -> Vec<CommittedOffset> {
+    let groups = answer.groups.iter().filter(|group| group.group_id == *group_id);
+    let topics = groups.flat_map(|group| &group.topics);
     let partitions =
         topics.flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)));
     let offsets = partitions.map(|(topic, partition)| CommittedOffset {
@@ -84,10 +81,25 @@ fn committed_offsets(answer: &OffsetFetchResponse) -> Vec<CommittedOffset> {
     offsets.collect()
 }
 
-fn fetch_code(answer: &OffsetFetchResponse) -> ErrorCode {
-    let groups = answer.groups.iter().map(|group| group.error_code);
-    let partitions = answer.groups.iter().flat_map(|group| &group.topics).flat_map(|topic| &topic.partitions);
-    first(groups.chain(partitions.map(|partition| partition.error_code)))
+/// The first error of an answer. One without the group, or without a partition that was asked for, is none: taken
+/// for "nothing was committed" it would move a reader to where `auto.offset.reset` says.
+fn fetch_code(
+    answer: &OffsetFetchResponse,
+    group_id: &Text,
+    partitions: Option<&[TopicPartition]>,
+) -> ErrorCode {
+    let Some(group) = answer.groups.iter().find(|group| group.group_id == *group_id) else { return LEFT_OUT };
+    let answered = group.topics.iter().flat_map(|topic| &topic.partitions);
+    let codes = answered.map(|partition| partition.error_code);
+    let code = first(std::iter::once(group.error_code).chain(codes));
+    let is_answered = |at: &TopicPartition| {
+        let topics = group.topics.iter().filter(|topic| topic.name == at.topic);
+        topics.flat_map(|topic| &topic.partitions).any(|there| there.partition_index == at.partition)
+    };
+    match code {
+        ErrorCode::None if !partitions.unwrap_or_default().iter().all(is_answered) => LEFT_OUT,
+        code => code,
+    }
 }
 
 /// Commits offsets for a group.
@@ -121,18 +133,29 @@ pub(crate) async fn commit(
     };
     let deadline = cluster.deadline();
     let key = &group.group_id;
-    let answer = cluster
-        .call_coordinator(CoordinatorKind::Group, key, &request, usable, deadline, commit_code)
-        .await?;
-    match commit_code(&answer) {
+    let code = |answer: &OffsetCommitResponse| commit_code(answer, &request);
+    let answer =
+        cluster.call_coordinator(CoordinatorKind::Group, key, &request, usable, deadline, code).await?;
+    match code(&answer) {
         ErrorCode::None => Ok(()),
         code => Err(OffsetsError::Group { group_id: group.group_id.clone(), code }),
     }
 }
 
-fn commit_code(answer: &OffsetCommitResponse) -> ErrorCode {
+/// The first error of an answer. One without an offset that was to be committed is none.
+fn commit_code(answer: &OffsetCommitResponse, request: &OffsetCommitRequest) -> ErrorCode {
     let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
-    first(partitions.map(|partition| partition.error_code))
+    let code = first(partitions.map(|partition| partition.error_code));
+    let is_answered = |asked: &OffsetCommitRequestTopic, index: i32| {
+        let topics = answer.topics.iter().filter(|topic| {
+            if topic.topic_id.is_zero() { topic.name == asked.name } else { topic.topic_id == asked.topic_id }
+        });
+        topics.flat_map(|topic| &topic.partitions).any(|partition| partition.partition_index == index)
+    };
+    let all_of = |topic: &OffsetCommitRequestTopic| {
+        topic.partitions.iter().all(|partition| is_answered(topic, partition.partition_index))
+    };
+    if code.is_none() && !request.topics.iter().all(all_of) { LEFT_OUT } else { code }
 }
 
 /// The first error: one that cannot be retried before one that can.

@@ -14,6 +14,7 @@ use ottla_protocol::batch::BatchBuilder;
 use ottla_protocol::record::NewRecord;
 use ottla_protocol::types::Text;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tracing::Span;
 
 use super::SendError;
 use super::delivery::{Delivery, DeliveryError, Part, Written};
@@ -50,6 +51,8 @@ pub(super) struct Orders {
     pub(super) transaction: u64,
     /// What is not in flight is given up instead of sent.
     pub(super) discarding: bool,
+    /// Of the transaction; nobody's without one.
+    pub(super) span: Span,
 }
 
 /// A batch on its way: the records and whom to tell.
@@ -75,6 +78,8 @@ pub(super) struct Receipt {
     records: i32,
     outcome: Arc<watch::Sender<Vec<Part>>>,
     room: Arc<OwnedSemaphorePermit>,
+    /// From when it has a sequence to its outcome; nobody's when none looks.
+    pub(super) span: Span,
 }
 
 /// Ids with this bit are of pieces of batches.
@@ -131,6 +136,7 @@ impl NewBatch {
             records: self.builder.records_count(),
             outcome: Arc::new(self.outcome),
             room: Arc::new(self.room),
+            span: Span::none(),
         };
         (self.builder, receipt)
     }
@@ -157,6 +163,7 @@ impl Accumulator {
                     generation: 0,
                     transaction: 0,
                     discarding: false,
+                    span: Span::none(),
                 },
                 asked: false,
                 hole: false,
@@ -265,9 +272,15 @@ impl Accumulator {
         state.orders.protocol = protocol;
         state.orders.transaction += 1;
         state.orders.discarding = false;
+        state.orders.span = Span::none();
         state.failure = None;
         state.asked = false;
         state.hole = false;
+    }
+
+    /// What is done from here on is done within this span.
+    pub(super) fn enter(&self, span: Span) {
+        self.state().orders.span = span;
     }
 
     /// Whether the coordinator may know of this transaction: something was sent since `begin`.
@@ -417,6 +430,12 @@ impl Accumulator {
         if let Err(error) = &result {
             state.failure.get_or_insert_with(|| error.clone());
         }
+        match &result {
+            Ok(written) => {
+                receipt.span.record("base_offset", written.base_offset).record("outcome", "written")
+            }
+            Err(error) => receipt.span.record("outcome", tracing::field::display(error)),
+        };
         let part = Part { first: receipt.first, records: receipt.records, result };
         receipt.outcome.send_modify(|parts| parts.push(part));
         self.close_piece(state, receipt.batch);
@@ -449,6 +468,7 @@ impl Accumulator {
             records: receipt.records - records,
             outcome: Arc::clone(&receipt.outcome),
             room: Arc::clone(&receipt.room),
+            span: receipt.span.clone(),
         };
         (Receipt { records, ..receipt }, behind)
     }

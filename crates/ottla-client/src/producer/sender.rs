@@ -330,7 +330,7 @@ impl Sender {
             return None;
         }
         match self.accumulator.take(topic_partition, self.orders.transaction, now) {
-            Ok(batch) => Some(assign(queue, &self.orders.identity, batch)),
+            Ok(batch) => Some(assign(queue, &self.orders, batch)),
             Err(Some(due)) => {
                 *next = (*next).min(due);
                 None
@@ -341,9 +341,19 @@ impl Sender {
 }
 
 /// Gives a new batch its sequence.
-fn assign(queue: &mut PartitionQueue, identity: &Identity, batch: NewBatch) -> (u64, Bytes) {
-    let created = batch.created;
-    let (mut builder, receipt) = batch.split();
+fn assign(queue: &mut PartitionQueue, orders: &Orders, batch: NewBatch) -> (u64, Bytes) {
+    let (created, identity) = (batch.created, &orders.identity);
+    let span = tracing::debug_span!(
+        parent: &orders.span,
+        "batch",
+        partition = %batch.topic_partition,
+        records = batch.builder.records_count(),
+        base_sequence = queue.next_sequence(),
+        base_offset = tracing::field::Empty,
+        outcome = tracing::field::Empty,
+    );
+    let (mut builder, mut receipt) = batch.split();
+    receipt.span = span;
     let (id, records) = (receipt.id, builder.records_count());
     builder.set_producer(BatchProducer {
         producer_id: identity.producer_id,

@@ -1,5 +1,7 @@
 //! Producers against a broker that fails in every way that must not matter.
 
+mod cases;
+
 use std::time::Duration;
 
 use ottla_env::rng::{Rng, SeededRng};

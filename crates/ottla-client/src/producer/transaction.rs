@@ -15,6 +15,7 @@ use ottla_env::time;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::InitProducerIdRequest;
 use ottla_protocol::types::Text;
+use tracing::{Instrument, Span};
 
 use super::accumulator::{Identity, Protocol};
 use super::delivery::{Delivery, DeliveryError};
@@ -22,10 +23,31 @@ use super::settings::TransactionalSettings;
 use super::{Core, INIT_PRODUCER_ID, SendError};
 use crate::cluster::{Cluster, ClusterError, CoordinatorKind};
 use crate::connection::Finalized;
-use crate::error::ErrorClass;
+use crate::error::{ErrorClass, LEFT_OUT};
 use crate::record::{GroupMetadata, OffsetToCommit, Record};
 
 /// Why a transaction, or its producer, cannot go on.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{ErrorClass, TransactionalProducer, TransactionalSettings};
+///
+/// let settings = TransactionalSettings::new(client, "worker-1");
+/// let mut zombie = TransactionalProducer::init(settings.clone()).await?;
+/// let transaction = zombie.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// let mut successor = TransactionalProducer::init(settings).await?; // the same name: the first is fenced off
+/// # successor.begin().await?.abort().await?;
+/// let error = transaction.commit().await.expect_err("fenced off");
+/// assert_eq!(error.class(), ErrorClass::Fatal);
+/// println!("{error}"); // the producer of transactional id `worker-1` was fenced off ...
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TransactionError {
     /// Another producer took the transactional id, or the coordinator gave this one up after its time-out.
@@ -100,19 +122,32 @@ impl TransactionError {
 /// A producer with a name that survives crashes. Making one ends whatever an earlier producer of that name left
 /// open, and fences it off.
 ///
-/// ```no_run
-/// # use ottla_client::{ClientSettings, GroupMetadata, OffsetToCommit, Record, TopicPartition};
-/// # use ottla_client::{TransactionalProducer, TransactionalSettings};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{GroupMetadata, OffsetToCommit, Record, TopicPartition};
+/// use ottla_client::{TransactionalProducer, TransactionalSettings};
+///
 /// let mut producer = TransactionalProducer::init(TransactionalSettings::new(client, "worker-1")).await?;
+/// println!("{} is {:?}", producer.transactional_id(), producer.producer_id_and_epoch());
 /// let transaction = producer.begin().await?;
-/// transaction.send(Record::to("totals").key("alice").value("3")).await?;
+/// transaction.send(Record::to("orders").key("alice").value("3")).await?;
 /// let done = OffsetToCommit::new(TopicPartition::new("orders", 0), 42);
 /// transaction.send_offsets(&[done], &GroupMetadata::without_members("workers")).await?;
-/// transaction.commit().await?; // everything, or an error and nothing
+/// match transaction.commit().await {
+///     Ok(()) => println!("everything is there"),
+///     // no answer came: ask again until it is known
+///     Err(error) if error.class() == ottla_client::ErrorClass::Retriable => {
+///         println!("everything is there: {}", producer.resolve().await?);
+///     }
+///     Err(error) => println!("nothing is there: {error}"),
+/// }
+/// producer.close().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// A transaction is used up by its end, and there is only one at a time:
@@ -138,6 +173,8 @@ pub struct TransactionalProducer {
     features_epoch: i64,
     /// Nothing works any more.
     pub(super) fatal: Option<TransactionError>,
+    /// Of the open transaction, from its begin to its outcome.
+    pub(super) span: Span,
 }
 
 impl TransactionalProducer {
@@ -151,8 +188,8 @@ impl TransactionalProducer {
         let core = Core::start(cluster, settings.producer.clone(), identity.clone());
         core.accumulator.begin(identity, protocol_of(found));
         let features_epoch = found.map_or(-1, |found| found.epoch);
-        let (open, stale) = (false, false);
-        Ok(Self { core, settings, open, undecided: None, stale, features_epoch, fatal: None })
+        let (open, stale, span) = (false, false, Span::none());
+        Ok(Self { core, settings, open, undecided: None, stale, features_epoch, fatal: None, span })
     }
 
     /// The producer id and epoch in use; both may change with each transaction.
@@ -166,13 +203,14 @@ impl TransactionalProducer {
         &self.settings.transactional_id
     }
 
-    /// Begins a transaction. One that was dropped without an end is aborted first; one whose end is not known is
-    /// an error until `resolve` has been called. Asks the coordinator for a new epoch when the last transaction
-    /// of protocol version 1 failed. Cancel-safe.
+    /// Begins a transaction. One that was dropped without an end, or whose abort has not been answered, is aborted
+    /// first; one whose commit has not been answered is an error until `resolve` has been called. Asks the
+    /// coordinator for a new epoch when the last transaction of protocol version 1 failed. Cancel-safe: what was
+    /// begun is finished by the next call.
     pub async fn begin(&mut self) -> Result<Transaction<'_>, TransactionError> {
         self.check()?;
-        if let Some(commit) = self.undecided {
-            return Err(self.unknown(commit, 0, "it has not been resolved".to_owned()));
+        if self.undecided == Some(true) {
+            return Err(self.unknown(true, 0, "it has not been resolved".to_owned()));
         }
         if self.open {
             self.end(false).await?;
@@ -182,7 +220,16 @@ impl TransactionalProducer {
             identity = self.next_epoch(&identity).await?;
         }
         let protocol = self.choose_protocol();
+        self.span = tracing::info_span!(
+            "transaction",
+            transactional_id = %self.settings.transactional_id,
+            producer_id = identity.producer_id,
+            producer_epoch = identity.producer_epoch,
+            ?protocol,
+            outcome = tracing::field::Empty,
+        );
         self.core.accumulator.begin(identity, protocol);
+        self.core.accumulator.enter(self.span.clone());
         self.open = true;
         Ok(Transaction { producer: self })
     }
@@ -212,14 +259,16 @@ impl TransactionalProducer {
         }
     }
 
-    /// Closes the producer: aborts what is open, then ends its connections. What is dropped without this is
-    /// aborted by the coordinator after `transaction.timeout.ms`, or when the transactional id is taken again.
+    /// Closes the producer: aborts what is open, or repeats the decision that was not answered, then ends its
+    /// connections. What is dropped without this is aborted by the coordinator after `transaction.timeout.ms`, or
+    /// when the transactional id is taken again; and so is what is open when this future is dropped.
     pub async fn close(mut self) -> Result<(), TransactionError> {
         self.check()?;
-        if self.open && self.undecided.is_none() {
-            self.end(false).await?;
+        match self.undecided {
+            Some(commit) => self.end(commit).await,
+            None if self.open => self.end(false).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Repeats a decision whose outcome is not known, until the coordinator answers or `delivery.timeout.ms` has
@@ -244,10 +293,16 @@ impl TransactionalProducer {
     pub(super) fn ended(&mut self, identity: Identity) {
         self.undecided = None;
         self.open = false;
+        self.span = Span::none();
         let accumulator = &self.core.accumulator;
         let same = identity == accumulator.identity();
         self.stale |= same && accumulator.has_hole();
         accumulator.begin(identity, accumulator.protocol());
+    }
+
+    /// The coordinator has to be asked for an epoch before the next transaction.
+    pub(super) fn set_stale(&mut self) {
+        self.stale = true;
     }
 
     pub(super) fn unknown(&self, commit: bool, waited_ms: u128, last: String) -> TransactionError {
@@ -258,6 +313,30 @@ impl TransactionalProducer {
 
 /// An open transaction. It ends with `commit` or `abort`; when it is dropped, the next `begin` aborts it, or the
 /// coordinator after `transaction.timeout.ms`.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let mut producer = TransactionalProducer::init(TransactionalSettings::new(client, "worker-1")).await?;
+/// use ottla_client::{GroupMetadata, OffsetToCommit, Record, TopicPartition};
+///
+/// let transaction = producer.begin().await?;
+/// transaction.send(Record::to("orders").value("a lamp")).await?;
+/// let read = OffsetToCommit::new(TopicPartition::new("orders", 0), 42);
+/// transaction.send_offsets(&[read], &GroupMetadata::without_members("workers")).await?;
+/// transaction.flush().await?; // written, and visible to nobody who reads committed records
+/// let regretted = true;
+/// if regretted {
+///     transaction.abort().await?;
+/// } else {
+///     transaction.commit().await?;
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug)]
 #[must_use = "a transaction that is dropped is aborted"]
 pub struct Transaction<'a> {
@@ -282,7 +361,8 @@ impl Transaction<'_> {
         if offsets.is_empty() {
             return Ok(());
         }
-        self.producer.send_offsets(offsets, group).await
+        let span = self.producer.span.clone();
+        self.producer.send_offsets(offsets, group).instrument(span).await
     }
 
     /// Sends everything at once and waits until it is written, without ending the transaction. An error means
@@ -297,18 +377,23 @@ impl Transaction<'_> {
     /// no answer within `delivery.timeout.ms`; see `TransactionalProducer::resolve`. If the future is dropped,
     /// the transaction may be committed; `begin` then asks for `resolve` or aborts, as is right.
     pub async fn commit(self) -> Result<(), TransactionError> {
-        self.producer.core.accumulator.flush().await;
-        if let Some(failure) = self.producer.core.accumulator.failure() {
-            self.producer.end(false).await?;
-            return Err(TransactionError::Aborted { cause: failure.to_string() });
-        }
-        self.producer.end(true).await
+        let span = self.producer.span.clone();
+        let committed = async move {
+            self.producer.core.accumulator.flush().await;
+            if let Some(failure) = self.producer.core.accumulator.failure() {
+                self.producer.end(false).await?;
+                return Err(TransactionError::Aborted { cause: failure.to_string() });
+            }
+            self.producer.end(true).await
+        };
+        committed.instrument(span).await
     }
 
     /// Gives up what is buffered and aborts: nothing of it will ever be visible to `read_committed` readers. If
     /// the future is dropped, the next `begin` finishes it.
     pub async fn abort(self) -> Result<(), TransactionError> {
-        self.producer.end(false).await
+        let span = self.producer.span.clone();
+        self.producer.end(false).instrument(span).await
     }
 }
 
@@ -349,6 +434,9 @@ async fn init_transactional(
         )
         .await?;
     match ErrorCode::from_code(answer.error_code) {
+        ErrorCode::None if answer.producer_id < 0 || answer.producer_epoch < 0 => {
+            Err(TransactionError::Refused { transactional_id, code: LEFT_OUT, during: DURING })
+        }
         ErrorCode::None => {
             tracing::debug!(%transactional_id, producer_id = answer.producer_id, waited = ?started.elapsed(), "took over");
             let (producer_id, producer_epoch) = (answer.producer_id, answer.producer_epoch);

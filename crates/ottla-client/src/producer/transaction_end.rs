@@ -17,6 +17,7 @@ use super::accumulator::{Identity, Protocol};
 use super::transaction::{TransactionError, TransactionalProducer};
 use crate::cluster::{ClusterError, CoordinatorKind};
 use crate::connection::Versions;
+use crate::error::LEFT_OUT;
 use crate::record::{GroupMetadata, OffsetToCommit, TopicPartition};
 
 /// From 5 on the epoch moves with each end.
@@ -43,6 +44,7 @@ impl TransactionalProducer {
             if !self.core.accumulator.asked() {
                 // the coordinator knows of nothing that could be ended
                 let identity = self.core.accumulator.identity();
+                self.span.record("outcome", "empty");
                 self.ended(identity);
                 return Ok(());
             }
@@ -61,9 +63,18 @@ impl TransactionalProducer {
         let code = ErrorCode::from_code(answer.error_code);
         let current = self.core.accumulator.identity();
         let protocol = self.core.accumulator.protocol();
+        if code.is_none() {
+            self.span.record("outcome", if commit { "committed" } else { "aborted" });
+        }
         match (code, protocol) {
             (ErrorCode::None, Protocol::V2) => {
                 let (producer_id, producer_epoch) = (answer.producer_id, answer.producer_epoch);
+                if producer_id < 0 || producer_epoch < 0 {
+                    // decided, but not who we are now: InitProducerId tells before the next transaction
+                    self.ended(current);
+                    self.set_stale();
+                    return Ok(());
+                }
                 self.ended(Identity { producer_id, producer_epoch, ..current });
                 return Ok(());
             }
@@ -73,6 +84,7 @@ impl TransactionalProducer {
             }
             // whatever was asked for had been refused, nothing is open; the next epoch makes sure of it
             (ErrorCode::InvalidTxnState, Protocol::V1) if !commit && self.core.accumulator.has_hole() => {
+                self.span.record("outcome", "aborted");
                 self.ended(current);
                 return Ok(());
             }
@@ -115,6 +127,8 @@ impl TransactionalProducer {
     }
 
     pub(super) fn fail(&mut self, error: TransactionError) -> TransactionError {
+        std::mem::replace(&mut self.span, tracing::Span::none())
+            .record("outcome", tracing::field::display(&error));
         self.fatal = Some(error.clone());
         error
     }
@@ -152,13 +166,14 @@ impl TransactionalProducer {
             Ok(code) => (code, format!("offsets of group `{}` were refused with {code}", group.group_id)),
             Err(error) => (ErrorCode::None, error.to_string()),
         };
-        if is_fatal(code) {
-            return Err(self.refusal(code, "TxnOffsetCommit"));
-        }
         let first = offsets.first().map(|offset| offset.topic_partition.clone());
         let topic_partition = first.unwrap_or_else(|| TopicPartition::new(Text::EMPTY, -1));
         let reason = cause.clone();
+        // whoever overlooks the error must not commit the records without the offsets
         accumulator.fail(super::DeliveryError::Unsendable { topic_partition, reason });
+        if is_fatal(code) {
+            return Err(self.refusal(code, "TxnOffsetCommit"));
+        }
         Err(TransactionError::MustAbort { cause })
     }
 
@@ -184,8 +199,9 @@ impl TransactionalProducer {
             }
         }
         let (kind, key) = (CoordinatorKind::Group, &group.group_id);
-        let answer = cluster.call_coordinator(kind, key, &request, usable, deadline, first_code).await?;
-        Ok(first_code(&answer))
+        let code = |answer: &TxnOffsetCommitResponse| code_for(answer, &request);
+        let answer = cluster.call_coordinator(kind, key, &request, usable, deadline, code).await?;
+        Ok(code(&answer))
     }
 
     /// Protocol version 1: the group is made known to the transaction's coordinator first.
@@ -265,11 +281,29 @@ fn is_fatal(code: ErrorCode) -> bool {
     )
 }
 
-/// The first error of an answer: one that cannot be retried before one that can.
-fn first_code(answer: &TxnOffsetCommitResponse) -> ErrorCode {
+/// The first error of an answer: one that cannot be retried before one that can. An answer without one of the
+/// offsets is none.
+fn code_for(answer: &TxnOffsetCommitResponse, request: &TxnOffsetCommitRequest) -> ErrorCode {
     let codes = || {
         let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
         partitions.map(|partition| ErrorCode::from_code(partition.error_code)).filter(|code| !code.is_none())
     };
-    codes().find(|code| !code.is_retriable()).or_else(|| codes().next()).unwrap_or(ErrorCode::None)
+    let refused = codes().find(|code| !code.is_retriable()).or_else(|| codes().next());
+    refused.unwrap_or_else(|| {
+        let is_answered = |asked: &TxnOffsetCommitRequestTopic, index: i32| {
+            let topics = answer.topics.iter().filter(|topic| {
+                if topic.topic_id.is_zero() {
+                    topic.name == asked.name
+                } else {
+                    topic.topic_id == asked.topic_id
+                }
+            });
+            topics.flat_map(|topic| &topic.partitions).any(|partition| partition.partition_index == index)
+        };
+        let mut asked = request.topics.iter();
+        let all = asked.all(|topic| {
+            topic.partitions.iter().all(|partition| is_answered(topic, partition.partition_index))
+        });
+        if all { ErrorCode::None } else { LEFT_OUT }
+    })
 }

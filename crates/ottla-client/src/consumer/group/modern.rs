@@ -17,6 +17,7 @@ use ottla_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use ottla_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use ottla_protocol::types::{Text, Uuid};
 use tokio::sync::mpsc;
+use tracing::{Instrument, Span};
 
 use super::inbox::Inbox;
 use super::topics::Subscription;
@@ -264,7 +265,12 @@ impl Protocol {
         let request = self.request();
         let settings = &self.member.settings;
         let deadline: Instant = time::now() + settings.client.request_timeout.min(settings.session_timeout);
-        let answer = match time::timeout_at(deadline, self.send(&request)).await {
+        // the first one joins; the others are requests like any
+        let span = match request.member_epoch {
+            JOINING => tracing::info_span!("rebalance", phase = "join", group_id = %self.member.group_id),
+            _ => Span::none(),
+        };
+        let answer = match time::timeout_at(deadline, self.send(&request).instrument(span)).await {
             Ok(answer) => answer?,
             Err(_) => {
                 self.forget_coordinator();

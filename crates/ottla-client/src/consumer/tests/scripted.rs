@@ -16,13 +16,17 @@ use ottla_protocol::messages::list_offsets_response::{
 use ottla_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
+use ottla_protocol::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartitions, OffsetFetchResponseTopics,
+};
 use ottla_protocol::messages::offset_for_leader_epoch_response::{
     EpochEndOffset, OffsetForLeaderTopicResult,
 };
 use ottla_protocol::messages::{
     ApiVersionsResponse, FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupResponse, ListOffsetsResponse,
-    MetadataResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse, Records, SyncGroupResponse,
+    MetadataResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochResponse, Records,
+    SyncGroupResponse,
 };
 use ottla_protocol::types::Uuid;
 
@@ -91,7 +95,10 @@ impl Script {
                 let request = call.decode();
                 call.reply(&coordinator(own, request))
             }
-            ApiKey::OffsetFetch => call.reply(&OffsetFetchResponse::default()),
+            ApiKey::OffsetFetch => {
+                let request = call.decode();
+                call.reply(&nothing_committed(request))
+            }
             ApiKey::JoinGroup => {
                 let request: JoinGroupRequest = call.decode();
                 self.joins.push(request.member_id.detached());
@@ -192,6 +199,21 @@ impl Script {
         };
         OffsetForLeaderEpochResponse { topics: vec![topic], ..OffsetForLeaderEpochResponse::default() }
     }
+}
+
+fn nothing_committed(request: OffsetFetchRequest) -> OffsetFetchResponse {
+    let groups = request.groups.into_iter().map(|group| {
+        let topics = group.topics.into_iter().flatten().map(|topic| {
+            let partitions = topic.partition_indexes.into_iter().map(|partition_index| {
+                OffsetFetchResponsePartitions { partition_index, committed_offset: -1, ..Default::default() }
+            });
+            let (name, partitions) = (topic.name, partitions.collect());
+            OffsetFetchResponseTopics { name, partitions, ..Default::default() }
+        });
+        let (group_id, topics) = (group.group_id, topics.collect());
+        OffsetFetchResponseGroup { group_id, topics, ..Default::default() }
+    });
+    OffsetFetchResponse { groups: groups.collect(), ..OffsetFetchResponse::default() }
 }
 
 fn versions() -> ApiVersionsResponse {

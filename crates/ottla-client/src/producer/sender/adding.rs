@@ -15,6 +15,7 @@ use ottla_protocol::types::Text;
 use super::{Report, Sender};
 use crate::cluster::{ClusterError, CoordinatorKind};
 use crate::connection::Versions;
+use crate::error::LEFT_OUT;
 use crate::producer::delivery::DeliveryError;
 use crate::record::TopicPartition;
 
@@ -33,7 +34,7 @@ pub(super) struct Adding {
 pub(super) struct Added {
     request_id: u64,
     partitions: Vec<TopicPartition>,
-    result: Result<AddPartitionsToTxnResponse, ClusterError>,
+    code: Result<ErrorCode, ClusterError>,
 }
 
 impl Adding {
@@ -68,19 +69,20 @@ impl Sender {
         self.tasks.spawn("producer-add", async move {
             let kind = CoordinatorKind::Transaction;
             let usable = ADD_PARTITIONS_TO_TXN;
-            let result = cluster
-                .call_coordinator(kind, &transactional_id, &request, usable, deadline, first_code)
-                .await;
-            let added = Added { request_id, partitions, result };
+            let code = |answer: &AddPartitionsToTxnResponse| code_for(answer, &partitions);
+            let result =
+                cluster.call_coordinator(kind, &transactional_id, &request, usable, deadline, code).await;
+            let code = result.map(|answer| code_for(&answer, &partitions));
+            let added = Added { request_id, partitions, code };
             let _ = report.send(Report::Added(added)).await; // the sender has ended: fine
         });
     }
 
     pub(super) fn handle_added(&mut self, added: Added) {
         self.adding.under_way = false;
-        let Added { request_id, partitions, result } = added;
+        let Added { request_id, partitions, code } = added;
         let first = partitions.first().cloned().expect("only asked for with partitions");
-        match result.as_ref().map(first_code) {
+        match code {
             Ok(ErrorCode::None) => self.adding.added.extend(partitions),
             Ok(code) => self.accumulator.fail(DeliveryError::Refused {
                 topic_partition: first,
@@ -107,13 +109,22 @@ fn by_topic(partitions: &[TopicPartition]) -> Vec<AddPartitionsToTxnTopic> {
 }
 
 /// The error that speaks: one that cannot be retried before one that can; partitions that were not tried because
-/// of another one say nothing.
-fn first_code(answer: &AddPartitionsToTxnResponse) -> ErrorCode {
+/// of another one say nothing. An answer without one of the partitions is none.
+fn code_for(answer: &AddPartitionsToTxnResponse, asked: &[TopicPartition]) -> ErrorCode {
     let codes = || {
         let topics = answer.results_by_topic_v3_and_below.iter();
         let partitions = topics.flat_map(|topic| &topic.results_by_partition);
         let codes = partitions.map(|partition| ErrorCode::from_code(partition.partition_error_code));
         codes.filter(|code| !code.is_none() && *code != ErrorCode::OperationNotAttempted)
     };
-    codes().find(|code| !code.is_retriable()).or_else(|| codes().next()).unwrap_or(ErrorCode::None)
+    let refused = codes().find(|code| !code.is_retriable()).or_else(|| codes().next());
+    refused.unwrap_or_else(|| {
+        let confirmed = |at: &TopicPartition| {
+            let topics = answer.results_by_topic_v3_and_below.iter().filter(|topic| topic.name == at.topic);
+            topics.flat_map(|topic| &topic.results_by_partition).any(|partition| {
+                partition.partition_index == at.partition && partition.partition_error_code == 0
+            })
+        };
+        if asked.iter().all(confirmed) { ErrorCode::None } else { LEFT_OUT }
+    })
 }
