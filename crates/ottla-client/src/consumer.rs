@@ -41,7 +41,7 @@ use group::topics::Subscription;
 use group::{Command, Membership};
 use rebalance::{Core, Underway};
 
-pub use assignor::Assignor;
+pub use assignor::{Assignor, CustomAssignor, MemberSubscription, PartitionAssignor};
 pub use commit::PendingCommit;
 pub use error::{CommitError, ConsumerError};
 pub use fetcher::ConsumerMetrics;

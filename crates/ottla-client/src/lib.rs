@@ -50,8 +50,8 @@ pub use cluster::{Cluster, ClusterError, NodeAddress, TopicMetadata};
 pub use connection::{Connection, Finalized, Pending, Versions};
 pub use consumer::{
     Assignor, Callback, CommitError, Consumer, ConsumerError, ConsumerMetrics, ConsumerRecord,
-    ConsumerSettings, GroupError, GroupProtocol, IsolationLevel, Lag, LostReason, OffsetReset, PendingCommit,
-    Rebalance, RebalanceListener, StartAt,
+    ConsumerSettings, CustomAssignor, GroupError, GroupProtocol, IsolationLevel, Lag, LostReason,
+    MemberSubscription, OffsetReset, PartitionAssignor, PendingCommit, Rebalance, RebalanceListener, StartAt,
 };
 pub use error::{CallError, ErrorClass};
 pub use offsets::{OffsetAndTimestamp, OffsetsError};

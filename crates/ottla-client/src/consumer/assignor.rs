@@ -7,6 +7,7 @@
 //!
 //! It does not know requests; how subscriptions travel is in `group/subscription.rs`.
 
+mod custom;
 mod java_order;
 mod racks;
 mod range;
@@ -23,10 +24,11 @@ use ottla_protocol::types::Text;
 
 use crate::record::TopicPartition;
 
+pub use custom::{CustomAssignor, PartitionAssignor};
 pub(crate) use java_order::{by_topic, grouped};
 
 /// A strategy of `partition.assignment.strategy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignor {
     /// Topic by topic, neighbouring partitions to the same member.
     Range,
@@ -36,16 +38,19 @@ pub enum Assignor {
     Sticky,
     /// Balanced, and what can stay stays and is read on during the rebalance (KIP-429).
     CooperativeSticky,
+    /// The program's own; all members of the group must have it.
+    Custom(CustomAssignor),
 }
 
 impl Assignor {
     /// Its name in JoinGroup.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Range => "range",
             Self::RoundRobin => "roundrobin",
             Self::Sticky => "sticky",
             Self::CooperativeSticky => "cooperative-sticky",
+            Self::Custom(custom) => custom.name(),
         }
     }
 
@@ -62,22 +67,32 @@ impl Assignor {
     }
 
     /// Whether partitions are read on during a rebalance.
-    pub fn is_cooperative(self) -> bool {
-        self == Self::CooperativeSticky
+    pub fn is_cooperative(&self) -> bool {
+        match self {
+            Self::Range | Self::RoundRobin | Self::Sticky => false,
+            Self::CooperativeSticky => true,
+            Self::Custom(custom) => custom.is_cooperative(),
+        }
     }
 }
 
-/// What a member told in JoinGroup.
+/// What a member of a classic group told in JoinGroup; other members wrote it, so it need not make sense.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MemberSubscription {
-    pub(crate) member_id: Text,
-    pub(crate) group_instance_id: Option<Text>,
-    pub(crate) topics: Vec<Text>,
-    pub(crate) owned: Vec<TopicPartition>,
-    /// The generation in which it owned them; absent before version 2 and for new members.
-    pub(crate) generation_id: Option<i32>,
-    pub(crate) user_data: Option<Bytes>,
-    pub(crate) rack_id: Option<Text>,
+pub struct MemberSubscription {
+    /// Its id in this group.
+    pub member_id: Text,
+    /// A static member's own name.
+    pub group_instance_id: Option<Text>,
+    /// The topics it reads.
+    pub topics: Vec<Text>,
+    /// What it reads now.
+    pub owned: Vec<TopicPartition>,
+    /// The generation in which it was given that; absent before version 2 and for new members.
+    pub generation_id: Option<i32>,
+    /// What its strategy added.
+    pub user_data: Option<Bytes>,
+    /// Its rack (KIP-881).
+    pub rack_id: Option<Text>,
 }
 
 impl MemberSubscription {
@@ -101,7 +116,7 @@ pub(crate) type Topics = BTreeMap<Text, Vec<BTreeSet<Text>>>;
 pub(crate) type Assignments = BTreeMap<Text, Vec<TopicPartition>>;
 
 /// Shares the partitions out. `members` come in the order of the JoinGroup answer.
-pub(crate) fn assign(assignor: Assignor, topics: &Topics, members: &[MemberSubscription]) -> Assignments {
+pub(crate) fn assign(assignor: &Assignor, topics: &Topics, members: &[MemberSubscription]) -> Assignments {
     let subscribed: BTreeSet<&Text> = members.iter().flat_map(|member| &member.topics).collect();
     let topics: Topics = topics
         .iter()
@@ -113,6 +128,7 @@ pub(crate) fn assign(assignor: Assignor, topics: &Topics, members: &[MemberSubsc
         Assignor::RoundRobin => round_robin::assign(&topics, members),
         Assignor::Sticky => sticky::assign(&topics, members, false),
         Assignor::CooperativeSticky => sticky::assign(&topics, members, true),
+        Assignor::Custom(custom) => custom::assign(custom, &topics, members),
     }
 }
 

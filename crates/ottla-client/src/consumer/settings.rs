@@ -286,6 +286,16 @@ impl ConsumerSettings {
                 "name 1 to 4",
             ));
         }
+        for assignor in &self.assignors {
+            let name = assignor.name();
+            if matches!(assignor, Assignor::Custom(_))
+                && (name.is_empty() || name.len() > 249 || Assignor::from_name(name).is_some())
+            {
+                let problem =
+                    "a strategy of your own needs a name of 1 to 249 bytes that is not one of Kafka's";
+                return Err(SettingError::bad("partition.assignment.strategy", name, problem));
+            }
+        }
         if self.auto_commit && self.group_id.is_none() {
             return Err(SettingError::bad("enable.auto.commit", true, "needs group.id"));
         }

@@ -17,7 +17,8 @@ fn members_come_and_go() {
         for (index, (protocol, assignor)) in ways().into_iter().enumerate() {
             let name = format!("t{index}");
             topic(&client, &name, 4).await;
-            let settings = settings(&client, &name).group_protocol(protocol).assignors(vec![assignor]);
+            let settings =
+                settings(&client, &name).group_protocol(protocol).assignors(vec![assignor.clone()]);
             let (mut a, told_a) = member(settings.clone(), &[&name]).await;
             drive(&mut [&mut a], |members, _| shares(members, &[4])).await;
             let (mut b, told_b) = member(settings, &[&name]).await;

@@ -100,7 +100,7 @@ fn assignments_are_javas() {
     assert!(cases.len() > 150, "{}", cases.len());
     let mut wrong = Vec::new();
     for (index, case) in cases.iter().enumerate() {
-        let ours = assign(case.assignor, &case.topics, &case.members);
+        let ours = assign(&case.assignor, &case.topics, &case.members);
         for (member, theirs, _) in &case.given {
             let ours = ours.get(member).cloned().unwrap_or_default();
             if sorted(ours.clone()) != sorted(theirs.clone()) {
@@ -121,7 +121,7 @@ fn subscriptions_are_javas_bytes() {
             if generation >= 0 && matches!(case.assignor, Assignor::Sticky | Assignor::CooperativeSticky) {
                 remembered.take(had.clone(), generation);
             }
-            let user_data = remembered.user_data(case.assignor);
+            let user_data = remembered.user_data(&case.assignor);
             assert_eq!(user_data, member.user_data, "{:?} {had:?}", case.assignor);
             let encoded = subscription::encode(&MemberSubscription { user_data, ..member.clone() });
             let wire = bytes(wire).expect("hex");
@@ -162,8 +162,58 @@ fn hostile_bytes() {
             ..MemberSubscription::default()
         };
         for assignor in [Assignor::Sticky, Assignor::CooperativeSticky] {
-            let given = assign(assignor, &topics, std::slice::from_ref(&member));
+            let given = assign(&assignor, &topics, std::slice::from_ref(&member));
             assert_eq!(given[&Text::from("m")].len(), 2, "{assignor:?} {data:?}");
         }
     }
+}
+
+/// A strategy that answers what it was told to.
+#[derive(Debug)]
+struct Says(std::collections::BTreeMap<Text, Vec<TopicPartition>>);
+
+impl PartitionAssignor for Says {
+    fn name(&self) -> &str {
+        "says"
+    }
+
+    fn is_cooperative(&self) -> bool {
+        true
+    }
+
+    fn assign(
+        &self,
+        _topics: &std::collections::BTreeMap<Text, usize>,
+        _members: &[MemberSubscription],
+    ) -> std::collections::BTreeMap<Text, Vec<TopicPartition>> {
+        self.0.clone()
+    }
+}
+
+/// Proves that a strategy of the program's own that is wrong cannot have a partition read twice: partitions given
+/// twice, that do not exist, to nobody, or still read by another member are left out, and the rest is kept.
+#[test]
+fn a_wrong_strategy_gives_no_partition_twice() {
+    let at = |partition| TopicPartition::new("t", partition);
+    let topics: Topics = [(Text::from("t"), vec![Default::default(); 4])].into_iter().collect();
+    let member = |id: &str, owned: Vec<TopicPartition>, generation: i32| MemberSubscription {
+        member_id: id.into(),
+        topics: vec!["t".into()],
+        owned,
+        generation_id: Some(generation),
+        ..MemberSubscription::default()
+    };
+    let members = [member("a", vec![at(2), at(3)], 7), member("b", vec![at(3)], 6), member("c", vec![], -1)];
+    let says = Says(
+        [
+            (Text::from("a"), vec![at(0), at(0), at(-1), at(4), TopicPartition::new("u", 0)]),
+            (Text::from("b"), vec![at(0), at(1), at(2), at(3)]),
+            (Text::from("x"), vec![at(3)]),
+        ]
+        .into_iter()
+        .collect(),
+    );
+    let given = assign(&Assignor::Custom(CustomAssignor::new(says)), &topics, &members);
+    let expected = [("a", vec![at(0)]), ("b", vec![at(1)]), ("c", vec![])];
+    assert_eq!(given, expected.into_iter().map(|(member, given)| (member.into(), given)).collect());
 }

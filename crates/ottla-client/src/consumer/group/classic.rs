@@ -60,7 +60,7 @@ struct Protocol {
     member: Member,
     member_id: Text,
     generation_id: i32,
-    remembered: BTreeMap<&'static str, Remembered>,
+    remembered: BTreeMap<Text, Remembered>,
     /// The topics we joined with.
     joined_topics: Vec<Text>,
     /// The leader's: partitions of all topics of the group when it assigned them.
@@ -237,8 +237,8 @@ impl Protocol {
         self.member.shared.set_rebalancing(false);
     }
 
-    fn remembered(&mut self, assignor: Assignor) -> &mut Remembered {
-        self.remembered.entry(assignor.name()).or_default()
+    fn remembered(&mut self, assignor: &Assignor) -> &mut Remembered {
+        self.remembered.entry(assignor.name().into()).or_default()
     }
 
     /// When a heartbeat gives up.

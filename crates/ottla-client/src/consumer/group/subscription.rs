@@ -17,6 +17,9 @@ use crate::record::TopicPartition;
 /// The version that is written.
 const VERSION: i16 = 3;
 
+/// Most bytes that a strategy of the program's own may add to a subscription.
+const USER_DATA_MAX: usize = 64 << 10;
+
 /// What the sticky assignors remember from one rebalance to the next.
 #[derive(Clone, Debug, Default)]
 pub(in crate::consumer) struct Remembered {
@@ -30,10 +33,11 @@ impl Remembered {
     }
 
     /// What an assignor sends along.
-    pub(in crate::consumer) fn user_data(&self, assignor: Assignor) -> Option<Bytes> {
+    pub(in crate::consumer) fn user_data(&self, assignor: &Assignor) -> Option<Bytes> {
         let mut writer = Writer::new();
         match assignor {
             Assignor::Range | Assignor::RoundRobin => return None,
+            Assignor::Custom(custom) => return custom.user_data().filter(|data| data.len() <= USER_DATA_MAX),
             Assignor::CooperativeSticky => {
                 writer.i32(self.last.as_ref().map_or(-1, |(_, generation_id)| *generation_id));
             }

@@ -15,7 +15,7 @@ impl Protocol {
     /// Shares the partitions of all topics of the group out.
     pub(super) async fn assign(
         &mut self,
-        assignor: Assignor,
+        assignor: &Assignor,
         joined: &JoinGroupResponse,
     ) -> Result<Vec<(Text, Bytes)>, Trouble> {
         let members: Vec<MemberSubscription> = joined

@@ -110,8 +110,9 @@ impl Protocol {
         owned: &[TopicPartition],
     ) -> Result<Vec<TopicPartition>, Trouble> {
         let joined = self.join_group(owned).await?;
-        let chosen = joined.protocol_name.as_ref().and_then(|name| Assignor::from_name(name));
-        let Some(assignor) = chosen.filter(|chosen| self.member.settings.assignors.contains(chosen)) else {
+        let settings = std::sync::Arc::clone(&self.member.settings);
+        let name = joined.protocol_name.as_ref().map_or("", Text::as_str);
+        let Some(assignor) = settings.assignors.iter().find(|assignor| assignor.name() == name) else {
             let problem =
                 format!("the group's assignor is {:?}, which is not configured", joined.protocol_name);
             return Err(self.unusable("JoinGroup", problem));
@@ -170,11 +171,11 @@ impl Protocol {
                 topics: self.joined_topics.clone(),
                 owned: owned.to_vec(),
                 generation_id: (self.generation_id >= 0).then_some(self.generation_id),
-                user_data: self.remembered(*assignor).user_data(*assignor),
+                user_data: self.remembered(assignor).user_data(assignor),
                 rack_id: settings.client_rack.clone(),
                 ..MemberSubscription::default()
             });
-            let name = Text::from_static(assignor.name());
+            let name = Text::from(assignor.name());
             protocols.push(JoinGroupRequestProtocol {
                 name,
                 metadata,
@@ -195,7 +196,7 @@ impl Protocol {
 
     async fn sync_group(
         &mut self,
-        assignor: Assignor,
+        assignor: &Assignor,
         assignments: Vec<(Text, Bytes)>,
     ) -> Result<Bytes, Trouble> {
         let assignments = assignments.into_iter().map(|(member_id, assignment)| SyncGroupRequestAssignment {
@@ -209,7 +210,7 @@ impl Protocol {
             member_id: self.member_id.clone(),
             group_instance_id: self.member.settings.group_instance_id.clone(),
             protocol_type: Some(PROTOCOL_TYPE),
-            protocol_name: Some(Text::from_static(assignor.name())),
+            protocol_name: Some(Text::from(assignor.name())),
             assignments: assignments.collect(),
             ..SyncGroupRequest::default()
         };
