@@ -8,6 +8,11 @@
 //! user. Not here: what the bytes mean, uncommitted writes, when to write.
 
 pub mod mem;
+#[cfg(feature = "rocksdb")]
+pub mod rocks;
+
+#[cfg(test)]
+pub(crate) mod conformance;
 
 use std::fmt;
 use std::ops::Bound;
@@ -45,9 +50,10 @@ impl KeyRange {
     pub fn is_empty(&self) -> bool {
         match (&self.start, &self.end) {
             (Bound::Included(start), Bound::Included(end)) => start > end,
-            (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => {
-                start >= end
-            }
+            (
+                Bound::Included(start) | Bound::Excluded(start),
+                Bound::Included(end) | Bound::Excluded(end),
+            ) => start >= end,
             _ => false,
         }
     }
@@ -106,7 +112,9 @@ pub enum EngineError {
         reason: String,
     },
     /// Somebody else has it open.
-    #[error("the state in {folder} is in use by another process; stop it, or give this one a folder of its own")]
+    #[error(
+        "the state in {folder} is in use by another process; stop it, or give this one a folder of its own"
+    )]
     Locked {
         /// The engine's folder.
         folder: String,

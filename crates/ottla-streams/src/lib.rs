@@ -12,6 +12,7 @@
 //! | [`anchor`] | the restore targets in the metadata of an offset commit |
 //! | [`engine`] | bytes of a task's stores on disk or in memory, one atomic batch at a time |
 //! | [`meta`] | what a task knows of its boundary, inside every batch |
+//! | [`open`] | opens a task's stores, damaged ones too |
 //! | [`overlay`] | what a task wrote since its boundary |
 //! | [`port`] | what a worker asks of a cluster: transactions, stable offsets, changelogs |
 //! | [`record`] | records and names at byte level |
@@ -31,6 +32,7 @@ mod bytes_codec;
 pub mod anchor;
 pub mod engine;
 pub mod meta;
+pub mod open;
 pub mod overlay;
 pub mod port;
 pub mod record;

@@ -227,8 +227,15 @@ impl Recovery {
             .filter_map(|found| Some((found.topic_partition.clone(), found.offset?)))
             .collect();
         self.check_inputs(port)?;
-        let found = anchor::find_newest(&committed)
-            .map_err(|source| RecoveryError::AnchorUnreadable { task: self.plan.task, source })?;
+        let found = match anchor::find_newest(&committed) {
+            Err(error) if self.plan.on_mismatch == OnMismatch::Adopt => {
+                tracing::warn!(task = %self.plan.task, %error, "an anchor that cannot be read is passed over");
+                None
+            }
+            other => {
+                other.map_err(|source| RecoveryError::AnchorUnreadable { task: self.plan.task, source })?
+            }
+        };
         match found {
             Some(anchor) => self.take_anchor(anchor, state)?,
             None => self.without_anchor(&committed, port, state)?,
@@ -296,6 +303,7 @@ impl Recovery {
         };
         self.start.seq = state.meta().seq;
         self.start.stream_time = state.meta().stream_time;
+        self.start.timers.clone_from(&state.meta().timers);
         if own().next().is_none() {
             return Ok(());
         }
