@@ -10,6 +10,7 @@
 
 mod brokers;
 mod configs;
+mod epochs;
 mod groups;
 mod items;
 mod offsets;
@@ -35,6 +36,7 @@ pub use brokers::{
     ClusterDescription, Election, Feature, FeatureUpgrade, LogDir, Quorum, QuorumMember, Reassignment,
 };
 pub use configs::{AlterConfig, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ConfigSynonym};
+pub use epochs::EpochEnd;
 pub use groups::{GroupDescription, GroupFilter, GroupListing, GroupType, MemberDescription};
 pub use items::Results;
 pub use offsets::OffsetSpec;

@@ -39,6 +39,9 @@ pub enum OffsetSpec {
     LatestTiered,
     /// Of the first record that is to go to tiered storage (KIP-1023).
     EarliestPendingUpload,
+    /// One past the highest tombstone that compaction has removed while it was the last record of its key; 0 when it
+    /// has removed none. Ottla's own: other brokers refuse with `UNSUPPORTED_VERSION`.
+    TombstoneHorizon,
     /// Of the first record that is not older than this, ms since the Unix epoch.
     Timestamp(i64),
 }
@@ -52,6 +55,7 @@ impl OffsetSpec {
             Self::EarliestLocal => -4,
             Self::LatestTiered => -5,
             Self::EarliestPendingUpload => -6,
+            Self::TombstoneHorizon => -1000,
             Self::Timestamp(ms) => ms.max(0),
         }
     }
@@ -59,7 +63,7 @@ impl OffsetSpec {
     /// The first version of ListOffsets that knows the name.
     fn since(self) -> i16 {
         match self {
-            Self::Latest | Self::Earliest | Self::Timestamp(_) => 1,
+            Self::Latest | Self::Earliest | Self::TombstoneHorizon | Self::Timestamp(_) => 1,
             Self::MaxTimestamp => 7,
             Self::EarliestLocal => 8,
             Self::LatestTiered => 9,
