@@ -47,6 +47,23 @@ pub use transactions::{
 };
 
 /// Why the cluster did not do it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{Admin, ErrorCode, admin::NewTopic};
+///
+/// let admin = Admin::connect(client).await?;
+/// let error = admin.create_topic(&NewTopic::new("orders", 1)).await.expect_err("it exists");
+/// assert_eq!(error.code(), Some(ErrorCode::TopicAlreadyExists));
+/// assert!(!error.is_unsupported());
+/// println!("{error}"); // topic `orders` was refused with TOPIC_ALREADY_EXISTS: ...
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AdminError {
     /// The cluster cannot be asked.
@@ -94,13 +111,16 @@ impl AdminError {
 
 /// Asks a cluster for changes and for facts.
 ///
-/// ```no_run
-/// # use ottla_client::{Admin, ClientSettings, admin::NewTopic};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let admin = Admin::connect(ClientSettings::new("127.0.0.1:9092")?).await?;
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// use ottla_client::{Admin, ClientSettings, admin::NewTopic};
+///
+/// let admin = Admin::connect(ClientSettings::new(bootstrap)?).await?;
 /// admin.create_topic(&NewTopic::new("orders", 3).config("cleanup.policy", "compact")).await?;
+/// println!("{:?}", admin.cluster().topic(&"orders".into()).await?.leaders);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admin {
@@ -123,6 +143,32 @@ impl Admin {
     }
 
     /// Offsets of the first records still there. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let producer = TransactionalProducer::init(TransactionalSettings::new(client.clone(), "worker")).await?;
+    /// # let mut producer = producer;
+    /// # let transaction = producer.begin().await?;
+    /// # transaction.send(Record::to("orders").value("a lamp")).await?;
+    /// # transaction.flush().await?;
+    /// use ottla_client::TopicPartition;
+    ///
+    /// // one record in a transaction that is still open
+    /// let partitions = [TopicPartition::new("orders", 0)];
+    /// let first = admin.beginning_offsets(&partitions).await?;
+    /// let written = admin.high_watermarks(&partitions).await?;
+    /// let readable = admin.last_stable_offsets(&partitions).await?;
+    /// assert_eq!((first[&partitions[0]], readable[&partitions[0]], written[&partitions[0]]), (0, 0, 1));
+    ///
+    /// let since_1970 = admin.offsets_for_times(&[(partitions[0].clone(), 0)]).await?;
+    /// assert_eq!(since_1970[&partitions[0]].map(|found| found.offset), Some(0));
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn beginning_offsets(
         &self,
         partitions: &[TopicPartition],

@@ -30,6 +30,22 @@ pub(crate) use nodes::Lane;
 use nodes::Nodes;
 
 /// Why the cluster cannot be asked.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{Cluster, ClusterError};
+///
+/// let cluster = Cluster::connect(client).await?;
+/// let error = cluster.topic(&"nothing".into()).await.expect_err("there is no such topic");
+/// assert!(matches!(error, ClusterError::NoSuchTopic { .. }));
+/// assert!(!error.is_retriable());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A setting is out of its bounds.
@@ -83,6 +99,26 @@ impl ClusterError {
 }
 
 /// A cluster, found through its bootstrap addresses. Clones share connections and metadata.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::Cluster;
+///
+/// let cluster = Cluster::connect(client).await?;
+/// println!("{:?}: {} brokers", cluster.cluster_id(), cluster.nodes().len());
+/// println!("asked for at most {:?}", cluster.settings().api_timeout);
+/// let orders = cluster.topic(&"orders".into()).await?;
+/// let names: Vec<_> = cluster.list_topics().await?.iter().map(|topic| topic.name.clone()).collect();
+/// assert!(names.contains(&orders.name));
+/// let version = cluster.finalized("transaction.version").await?.map(|finalized| finalized.level);
+/// println!("{} partitions, transactions in version {version:?}", orders.partition_count());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cluster {
     inner: Arc<Shared>,

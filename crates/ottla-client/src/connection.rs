@@ -47,6 +47,31 @@ const DECODE_BUDGET_BYTES_MAX: usize = 256 << 20;
 const DECODE_GROWTH_MAX: usize = 16;
 
 /// A connection to a broker, negotiated. Clones share it; it is closed when the last one is dropped.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// use std::{sync::Arc, time::Duration};
+/// use ottla_client::{ClientSettings, Connection, Versions};
+/// use ottla_protocol::messages::MetadataRequest;
+///
+/// const METADATA: Versions = Versions::new(9, 13);
+///
+/// let connection = Connection::connect(bootstrap, Arc::new(ClientSettings::new(bootstrap)?)).await?;
+/// let all_topics = MetadataRequest { topics: None, ..MetadataRequest::default() };
+/// let answer = connection.call(&all_topics, METADATA).await?;
+/// println!("{} has {} topics", connection.address(), answer.topics.len());
+///
+/// // several at once: answers come in the order of the requests
+/// let version = connection.version::<MetadataRequest>(METADATA)?;
+/// let mut first = connection.start(&all_topics, version).await?;
+/// let mut second = connection.start_waiting(&all_topics, version, Duration::from_secs(1)).await?;
+/// first.wait().await?;
+/// second.wait().await?;
+/// println!("{:?}, closed: {}", connection.finalized("transaction.version"), connection.is_closed());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -250,6 +275,21 @@ impl Inner {
 }
 
 /// A request that was queued; its answer can be waited for.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// use std::sync::Arc;
+/// use ottla_client::{ClientSettings, Connection, Pending, Versions};
+/// use ottla_protocol::messages::{MetadataRequest, MetadataResponse};
+///
+/// # let connection = Connection::connect(bootstrap, Arc::new(ClientSettings::new(bootstrap)?)).await?;
+/// let mut pending: Pending<MetadataResponse> = connection.start(&MetadataRequest::default(), 12).await?;
+/// assert_eq!(pending.version(), 12);
+/// println!("{} brokers", pending.wait().await?.brokers.len());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct Pending<R> {
     shared: Arc<Shared>,

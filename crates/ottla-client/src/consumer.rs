@@ -55,6 +55,26 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 const SESSION_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A record that was read.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// for record in consumer.poll(Duration::from_secs(1)).await? {
+///     let text = record.value.as_deref().map(String::from_utf8_lossy);
+///     println!("{} at {}: {text:?}, {} headers", record.topic_partition, record.offset, record.headers.len());
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerRecord {
     /// Where it was.
@@ -72,6 +92,26 @@ pub struct ConsumerRecord {
 }
 
 /// Where to begin.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// use ottla_client::{StartAt, TopicPartition};
+///
+/// consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Timestamp(1_700_000_000_000))]).await?;
+/// consumer.assign_topic(&"orders".into(), StartAt::Beginning).await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartAt {
     /// The first record that is still there.
@@ -87,6 +127,28 @@ pub enum StartAt {
 }
 
 /// How far a partition is read.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// let at = TopicPartition::new("orders", 0);
+/// consumer.poll(Duration::from_secs(1)).await?;
+/// if let Some(lag) = consumer.lag(&at) {
+///     println!("{} to read, {} behind an open transaction", lag.behind, lag.hidden);
+/// }
+/// # assert_eq!(consumer.lag(&at), Some(ottla_client::Lag { behind: 0, hidden: 0 }));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lag {
     /// Offsets between the position and the end of what can be read.
@@ -99,38 +161,53 @@ pub struct Lag {
 ///
 /// Partitions by hand:
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # use ottla_client::{ClientSettings, Consumer, ConsumerSettings, StartAt, TopicPartition};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut consumer = Consumer::connect(ConsumerSettings::new(ClientSettings::new("127.0.0.1:9092")?)).await?;
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # Producer::connect(ProducerSettings::new(client.clone())).await?.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// use std::time::Duration;
+/// use ottla_client::{Consumer, ConsumerSettings, StartAt, TopicPartition};
+///
+/// let mut consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
 /// consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
-/// for record in consumer.poll(Duration::from_secs(1)).await? {
+/// let records = consumer.poll(Duration::from_secs(1)).await?;
+/// for record in &records {
 ///     println!("{} {:?}", record.offset, record.value);
 /// }
+/// # assert_eq!(records.len(), 1);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// As a member of a group:
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # use ottla_client::{ClientSettings, Consumer, ConsumerSettings, OffsetReset};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # Producer::connect(ProducerSettings::new(client.clone())).await?.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// use std::time::Duration;
+/// use ottla_client::{Consumer, ConsumerSettings, OffsetReset};
+///
 /// let settings = ConsumerSettings::new(client).group_id("shop").offset_reset(OffsetReset::Earliest);
 /// let mut consumer = Consumer::connect(settings).await?;
 /// consumer.subscribe(&["orders"]).await?;
-/// for _ in 0..10 {
+/// let mut seen = 0;
+/// while seen < 1 {
 ///     for record in consumer.poll(Duration::from_secs(1)).await? {
 ///         println!("{} {:?}", record.offset, record.value);
+///         seen += 1;
 ///     }
 ///     consumer.commit_positions().await?;
 /// }
 /// consumer.close().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// A consumer that is dropped without `close` ends its tasks, but the coordinator hears of it only when the
@@ -216,6 +293,38 @@ impl Consumer {
     }
 
     /// Replaces what is read with all partitions of a topic. If the future is dropped, nothing changes.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # use std::time::Duration;
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+    /// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+    /// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+    /// # let mut consumer = Consumer::connect(settings).await?;
+    /// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+    /// use ottla_client::{StartAt, TopicPartition};
+    ///
+    /// consumer.assign_topic(&"orders".into(), StartAt::Beginning).await?;
+    /// let at = TopicPartition::new("orders", 0);
+    /// assert_eq!(consumer.assignment(), [at.clone()]);
+    /// let records = consumer.poll(Duration::from_secs(1)).await?;
+    /// assert_eq!(consumer.position(&at), Some(1));
+    /// println!("read up to {:?} of {:?}, {:?}", consumer.positions(), consumer.readable_end(&at), consumer.lag(&at));
+    ///
+    /// consumer.seek(&at, 0)?; // the same records again
+    /// consumer.pause(&consumer.assignment())?;
+    /// assert_eq!(consumer.paused(), [at.clone()]);
+    /// assert_eq!(consumer.poll(Duration::ZERO).await?, []);
+    /// consumer.resume(&[at])?;
+    /// assert_eq!(consumer.poll(Duration::from_secs(1)).await?, records);
+    /// println!("{:?}", consumer.metrics());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn assign_topic(&mut self, topic: &Text, start: StartAt) -> Result<(), ConsumerError> {
         let count = self.cluster().refresh_topic_or_wait(topic).await?.partition_count();
         let partitions: Vec<_> =
@@ -234,6 +343,39 @@ impl Consumer {
     /// The same for all topics whose whole name matches the regular expression, but Kafka's internal ones. New
     /// topics are found within `metadata.max.age.ms`. With `group.protocol=consumer` the broker matches, by RE2's
     /// rules; else this client, by those of the `regex` crate. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// use std::time::Duration;
+    /// use ottla_client::{Callback, Consumer, ConsumerSettings, OffsetReset};
+    /// use ottla_client::{Rebalance, RebalanceListener, TopicPartition};
+    ///
+    /// struct Says;
+    ///
+    /// impl RebalanceListener for Says {
+    ///     fn assigned<'a>(&'a mut self, _: Rebalance<'a>, partitions: &'a [TopicPartition]) -> Callback<'a> {
+    ///         println!("{} partitions came", partitions.len());
+    ///         Box::pin(std::future::ready(()))
+    ///     }
+    /// }
+    ///
+    /// let settings = ConsumerSettings::new(client).group_id("shop").offset_reset(OffsetReset::Earliest);
+    /// let mut consumer = Consumer::connect(settings).await?;
+    /// consumer.set_listener(Says);
+    /// consumer.subscribe_pattern("orders|invoices-.*").await?;
+    /// while consumer.assignment().is_empty() {
+    ///     consumer.poll(Duration::from_millis(100)).await?;
+    /// }
+    /// println!("{:?} of {:?}", consumer.group_metadata(), consumer.cluster().cluster_id());
+    /// consumer.unsubscribe().await;
+    /// assert!(consumer.assignment().is_empty());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn subscribe_pattern(&mut self, pattern: &str) -> Result<(), ConsumerError> {
         let subscription = Subscription::pattern(pattern).map_err(ClusterError::from)?;
         self.join(subscription).await
@@ -456,6 +598,30 @@ impl Consumer {
     }
 
     /// Offsets of the first records not older than the given times (ms); absent where there is none. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # use std::time::Duration;
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+    /// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+    /// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+    /// # let mut consumer = Consumer::connect(settings).await?;
+    /// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+    /// use ottla_client::TopicPartition;
+    ///
+    /// let partitions = [TopicPartition::new("orders", 0)];
+    /// let first = consumer.beginning_offsets(&partitions).await?[&partitions[0]];
+    /// let end = consumer.end_offsets(&partitions).await?[&partitions[0]];
+    /// assert_eq!((first, end), (0, 1));
+    /// let found = consumer.offsets_for_times(&[(partitions[0].clone(), 1_700_000_000_000)]).await?;
+    /// println!("{:?}", found[&partitions[0]]); // absent: nothing is that young
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn offsets_for_times(
         &self,
         times: &[(TopicPartition, i64)],
@@ -505,6 +671,37 @@ impl Consumer {
     }
 
     /// The same for these offsets.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # use std::time::Duration;
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+    /// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+    /// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+    /// # let mut consumer = Consumer::connect(settings).await?;
+    /// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+    /// use ottla_client::{GroupMetadata, OffsetToCommit, StartAt, TopicPartition};
+    ///
+    /// let at = TopicPartition::new("orders", 0);
+    /// consumer.commit_offsets(&[OffsetToCommit::new(at.clone(), 1)]).await?;
+    /// // or go on, and look at the outcome later
+    /// let pending = consumer.start_commit(vec![OffsetToCommit::new(at.clone(), 0)])?;
+    /// pending.wait().await?;
+    /// assert_eq!(consumer.committed(&"shop".into(), &[at.clone()]).await?[0].offset, Some(0));
+    ///
+    /// consumer.seek_to_committed(&at)?;
+    /// consumer.poll(Duration::from_secs(1)).await?;
+    /// consumer.commit_positions().await?;
+    ///
+    /// // for any other group that has no members
+    /// consumer.commit(&GroupMetadata::without_members("audit"), &[OffsetToCommit::new(at, 1)]).await?;
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn commit_offsets(&self, offsets: &[OffsetToCommit]) -> Result<(), CommitError> {
         self.core.commit(offsets.to_vec())?.wait().await
     }

@@ -17,16 +17,19 @@
 //!
 //! Not here: TLS and SASL, share groups.
 //!
-//! ```no_run
+//! ```
 //! use ottla_client::{ClientSettings, Producer, ProducerSettings, Record};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = ClientSettings::new("127.0.0.1:9092")?;
+//! # use ottla_client::{Admin, admin::NewTopic};
+//! # ottla_doctest::run(async |bootstrap| {
+//! # let admin = Admin::connect(ClientSettings::new(bootstrap)?).await?;
+//! # admin.create_topic(&NewTopic::new("orders", 3)).await?;
+//! let client = ClientSettings::new(bootstrap)?; // e.g. "127.0.0.1:9092"
 //! let producer = Producer::connect(ProducerSettings::new(client)).await?;
 //! let delivery = producer.send(Record::to("orders").key("alice").value("one lamp")).await?;
 //! println!("stored at {:?}", delivery.wait().await?);
 //! # Ok(())
-//! # }
+//! # });
 //! ```
 
 mod backoff;
@@ -56,6 +59,8 @@ pub use consumer::{
 pub use error::{CallError, ErrorClass};
 pub use offsets::{OffsetAndTimestamp, OffsetsError};
 pub use ottla_protocol::compression::Codec;
+pub use ottla_protocol::error::ErrorCode;
+pub use ottla_protocol::types::{Text, Uuid};
 pub use partitioner::Partitioner;
 pub use producer::{
     Delivery, DeliveryError, Producer, ProducerSettings, RecordMetadata, SendError, Transaction,

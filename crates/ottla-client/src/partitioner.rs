@@ -4,6 +4,18 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a record goes that names no partition.
+///
+/// ```
+/// use ottla_client::{ClientSettings, Partitioner, ProducerSettings};
+///
+/// // keys go where librdkafka's producers put them
+/// let settings = ProducerSettings::new(ClientSettings::new("127.0.0.1:9092")?)
+///     .partitioner(Partitioner::ConsistentRandom);
+/// assert_eq!(settings.partitioner.name(), "consistent_random");
+/// assert_eq!(Partitioner::from_name("murmur2"), Some(Partitioner::default()));
+/// assert_eq!(Partitioner::ALL.len(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Partitioner {
     /// murmur2 of the key, as Java's producer and librdkafka's `murmur2_random`; records without a key as `Sticky`.
@@ -68,6 +80,12 @@ fn modulo(number: u32, partition_count: i32) -> i32 {
 }
 
 /// murmur2, 32 bit, with the seed Kafka's Java client uses (Austin Appleby's public domain algorithm).
+///
+/// ```
+/// use ottla_client::partitioner::murmur2;
+///
+/// assert_eq!(murmur2(b"21"), 3_321_034_988); // -973932308 among Java's signed numbers
+/// ```
 pub fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c_u32 ^ u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -90,6 +108,14 @@ pub fn murmur2(data: &[u8]) -> u32 {
 }
 
 /// The partition of a key among `partition_count` (at least 1).
+///
+/// ```
+/// use ottla_client::partitioner::partition_for_key;
+///
+/// let partition = partition_for_key(b"alice", 6);
+/// assert_eq!(partition, partition_for_key(b"alice", 6));
+/// assert!((0..6).contains(&partition));
+/// ```
 pub fn partition_for_key(key: &[u8], partition_count: i32) -> i32 {
     assert!(partition_count > 0, "a topic has at least one partition");
     let positive = i32::try_from(murmur2(key) & 0x7fff_ffff).expect("31 bits fit");

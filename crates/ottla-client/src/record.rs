@@ -6,6 +6,13 @@ use bytes::Bytes;
 use ottla_protocol::types::Text;
 
 /// One partition of a topic, by name.
+///
+/// ```
+/// use ottla_client::TopicPartition;
+///
+/// let at = TopicPartition::new("orders", 3);
+/// assert_eq!(at.to_string(), "orders/3");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPartition {
     /// The topic's name.
@@ -28,6 +35,14 @@ impl fmt::Display for TopicPartition {
 }
 
 /// A header of a record: a name, which may be repeated, and a value, which may be absent.
+///
+/// ```
+/// use ottla_client::{Header, Record};
+///
+/// let mut record = Record::to("orders").header("trace", "7f");
+/// record.headers.push(Header { key: "seen".into(), value: None });
+/// assert_eq!(record.headers[0].value.as_deref(), Some(&b"7f"[..]));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The name.
@@ -40,8 +55,15 @@ pub struct Header {
 ///
 /// ```
 /// use ottla_client::Record;
-/// let record = Record::to("orders").key("alice").value("one lamp").header("trace", "7f");
+///
+/// let record = Record::to("orders")
+///     .partition(2)
+///     .key("alice")
+///     .value("one lamp")
+///     .header("trace", "7f")
+///     .timestamp(1_700_000_000_000);
 /// assert_eq!(record.topic, "orders");
+/// assert!(record.bytes_max() < 100);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
@@ -117,6 +139,14 @@ impl Record {
 }
 
 /// Who commits offsets for a group (KIP-447): the broker refuses the commit when it is out of date.
+///
+/// ```
+/// use ottla_client::GroupMetadata;
+///
+/// // for offsets of a group that has no members; those of a member come from `Consumer::group_metadata`
+/// let group = GroupMetadata::without_members("workers");
+/// assert_eq!((group.group_id.as_str(), group.generation_id), ("workers", -1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMetadata {
     /// The group.
@@ -137,6 +167,14 @@ impl GroupMetadata {
 }
 
 /// A position to commit: the offset of the next record to read.
+///
+/// ```
+/// use ottla_client::{OffsetToCommit, TopicPartition};
+///
+/// // record 41 has been dealt with: 42 is the next to read
+/// let mut done = OffsetToCommit::new(TopicPartition::new("orders", 0), 42);
+/// done.metadata = "checked by hand".into();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetToCommit {
     /// The partition.
@@ -158,6 +196,29 @@ impl OffsetToCommit {
 }
 
 /// A position that a group has committed.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// # consumer.commit_positions().await?;
+/// for committed in consumer.committed(&"shop".into(), &[TopicPartition::new("orders", 0)]).await? {
+///     match committed.offset {
+///         Some(offset) => println!("{} is read up to {offset}", committed.topic_partition),
+///         None => println!("nothing was committed for {}", committed.topic_partition),
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
     /// The partition.

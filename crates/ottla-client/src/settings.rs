@@ -8,6 +8,17 @@ use std::time::Duration;
 use ottla_protocol::types::Text;
 
 /// A setting that is unknown or has a bad value.
+///
+/// ```
+/// use ottla_client::{ClientSettings, SettingError};
+///
+/// let mut settings = ClientSettings::new("127.0.0.1:9092")?;
+/// let error = settings.set("request.timeout", "100").expect_err("it ends in .ms");
+/// assert!(matches!(error, SettingError::Unknown { .. }));
+/// let error = settings.set("request.timeout.ms", "1").expect_err("too short");
+/// assert!(error.to_string().contains("between 100 and 600000 ms"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// No such setting.
@@ -43,6 +54,14 @@ impl SettingError {
 }
 
 /// Where a broker listens.
+///
+/// ```
+/// use ottla_client::HostPort;
+///
+/// let address = HostPort::parse("[::1]:9092").expect("an address");
+/// assert_eq!((address.host.as_str(), address.port), ("::1", 9092));
+/// assert_eq!(address.to_string(), "[::1]:9092");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
     /// Name or address, without brackets.
@@ -93,6 +112,26 @@ pub(crate) use setters;
 const BOOTSTRAP_SERVERS_MAX: usize = 100;
 
 /// How to reach a cluster and how long to wait for it. Defaults are Kafka's unless the field says otherwise.
+///
+/// ```
+/// use std::time::Duration;
+/// use ottla_client::ClientSettings;
+///
+/// let mut settings = ClientSettings::new("kafka-1:9092,kafka-2:9092")?
+///     .client_id("shop")
+///     .request_timeout(Duration::from_secs(10))
+///     .api_timeout(Duration::from_secs(30))
+///     .retry_backoff(Duration::from_millis(50))
+///     .retry_backoff_max(Duration::from_millis(500))
+///     .reconnect_backoff(Duration::from_millis(50))
+///     .reconnect_backoff_max(Duration::from_millis(500));
+///
+/// // or under Kafka's names, e.g. from a file
+/// settings.set("metadata.max.age.ms", "60000")?;
+/// assert!(ClientSettings::knows("client.id") && !ClientSettings::knows("group.id"));
+/// assert!(settings.check().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
     /// `bootstrap.servers`: 1 to 100 addresses, comma separated. One that answers is enough.

@@ -22,6 +22,15 @@ use thiserror::Error;
 use crate::batch::CODEC_MASK;
 
 /// How the records of a batch are compressed.
+///
+/// ```
+/// use ottla_protocol::compression::Codec;
+///
+/// assert_eq!(Codec::from_name("zstd"), Some(Codec::Zstd));
+/// assert_eq!(Codec::Zstd.name(), "zstd");
+/// assert_eq!(Codec::from_attributes(Codec::Zstd.bits()), Ok(Codec::Zstd));
+/// assert_eq!(Codec::ALL.len(), 5);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Codec {
     /// Not at all.

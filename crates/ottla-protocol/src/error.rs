@@ -8,6 +8,17 @@ use std::fmt;
 macro_rules! codes {
     ($($(#[$meta:meta])? $code:literal $variant:ident $name:ident $($retriable:ident)?;)*) => {
         /// An error code of the protocol.
+        ///
+        /// ```
+        /// use ottla_protocol::error::ErrorCode;
+        ///
+        /// let code = ErrorCode::from_code(47);
+        /// assert_eq!(code, ErrorCode::InvalidProducerEpoch);
+        /// assert_eq!((code.code(), code.name()), (47, "INVALID_PRODUCER_EPOCH"));
+        /// assert!(!code.is_retriable() && !code.is_none());
+        /// assert!(ErrorCode::NotCoordinator.is_retriable());
+        /// assert_eq!(ErrorCode::ALL.first(), Some(&ErrorCode::UnknownServerError));
+        /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
         #[allow(missing_docs)] // Kafka's names, documented there

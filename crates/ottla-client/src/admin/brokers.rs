@@ -28,6 +28,20 @@ use crate::record::TopicPartition;
 use crate::settings::HostPort;
 
 /// The cluster, as one of its brokers describes it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let cluster = admin.describe_cluster().await?;
+/// let controller = cluster.brokers.iter().find(|broker| broker.node_id == cluster.controller_id);
+/// println!("{} is led by {:?}", cluster.cluster_id, controller.map(|broker| &broker.address));
+/// # assert_eq!(cluster.brokers.len(), 1);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterDescription {
     /// Its id.
@@ -39,6 +53,21 @@ pub struct ClusterDescription {
 }
 
 /// A folder of a broker.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let broker = admin.describe_cluster().await?.brokers[0].node_id;
+/// let mut folders = admin.describe_log_dirs(&[broker]).await;
+/// for folder in folders.remove(&broker).expect("every broker that was asked has a result")? {
+///     println!("{}: {} partitions, {:?} bytes free", folder.path, folder.partitions.len(), folder.usable_bytes);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogDir {
     /// Its path on the broker's machine.
@@ -52,6 +81,20 @@ pub struct LogDir {
 }
 
 /// The levels of a feature.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// for feature in admin.describe_features().await? {
+///     println!("{}: level {}, supported {:?}", feature.name, feature.finalized.unwrap_or(0), feature.supported);
+/// }
+/// # assert!(admin.describe_features().await?.iter().any(|feature| feature.name == "transaction.version"));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
     /// Its name, e.g. `transaction.version`.
@@ -63,6 +106,21 @@ pub struct Feature {
 }
 
 /// How a feature's level may move.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use std::collections::BTreeMap;
+/// use ottla_client::admin::FeatureUpgrade;
+///
+/// let to_v1 = BTreeMap::from([("transaction.version".into(), (1, FeatureUpgrade::SafeDowngrade))]);
+/// admin.update_features(&to_v1, true).await?; // true: only whether it would be done
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureUpgrade {
     /// Only up.
@@ -74,6 +132,20 @@ pub enum FeatureUpgrade {
 }
 
 /// A member of the quorum that keeps the cluster's metadata.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let quorum = admin.describe_quorum().await?;
+/// for voter in &quorum.voters {
+///     println!("{} is {} behind", voter.replica_id, quorum.high_watermark - voter.log_end_offset);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuorumMember {
     /// Its id.
@@ -85,6 +157,19 @@ pub struct QuorumMember {
 }
 
 /// The quorum that keeps the cluster's metadata (KIP-595).
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let quorum = admin.describe_quorum().await?;
+/// println!("{} leads in epoch {}", quorum.leader_id, quorum.leader_epoch);
+/// assert!(quorum.voters.iter().any(|voter| voter.replica_id == quorum.leader_id));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quorum {
     /// Its leader.
@@ -100,6 +185,26 @@ pub struct Quorum {
 }
 
 /// Which replica is to lead.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{ErrorCode, TopicPartition, admin::Election};
+///
+/// let at = TopicPartition::new("orders", 0);
+/// for (at, elected) in admin.elect_leaders(Election::Preferred, &[at]).await {
+///     match elected {
+///         Ok(()) => println!("{at} has its preferred leader"),
+///         Err(error) if error.code() == Some(ErrorCode::ElectionNotNeeded) => println!("{at} had it already"),
+///         Err(error) => return Err(error.into()),
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Election {
     /// The preferred one.
@@ -109,6 +214,19 @@ pub enum Election {
 }
 
 /// A partition that is being moved.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// for (at, moving) in admin.list_reassignments(None).await? {
+///     println!("{at}: {:?} come, {:?} go", moving.adding, moving.removing);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reassignment {
     /// Brokers with a copy now.
@@ -529,6 +647,36 @@ impl Call for ListReassignments {
 
 impl Admin {
     /// The cluster's id, controller and brokers. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # use std::collections::BTreeMap;
+    /// let cluster = admin.describe_cluster().await?;
+    /// for (broker, folders) in admin.describe_log_dirs(&[]).await {
+    ///     println!("broker {broker} of {}: {} folders", cluster.cluster_id, folders?.len());
+    /// }
+    /// let leader = admin.describe_quorum().await?.leader_id;
+    ///
+    /// let features = admin.describe_features().await?;
+    /// let versions = features.iter().find(|feature| feature.name == "transaction.version").expect("Kafka 4 has it");
+    /// let level = versions.finalized.unwrap_or(0);
+    /// let same = BTreeMap::from([("transaction.version".into(), (level, FeatureUpgrade::Upgrade))]);
+    /// admin.update_features(&same, true).await?;
+    ///
+    /// let at = TopicPartition::new("orders", 0);
+    /// let moves = BTreeMap::from([(at.clone(), Some(vec![leader]))]);
+    /// for (at, begun) in admin.alter_reassignments(&moves).await {
+    ///     println!("{at}: {begun:?}");
+    /// }
+    /// println!("{} are being moved", admin.list_reassignments(Some(&[at.clone()])).await?.len());
+    /// println!("{:?}", admin.elect_leaders(Election::Preferred, &[at]).await);
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn describe_cluster(&self) -> Result<ClusterDescription, AdminError> {
         self.run_one(&DescribeCluster, ()).await
     }

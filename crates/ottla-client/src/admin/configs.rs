@@ -22,6 +22,15 @@ const CLIENT_METRICS: i8 = 16;
 const GROUP: i8 = 32;
 
 /// Whose settings.
+///
+/// ```
+/// use ottla_client::admin::ConfigResource;
+///
+/// let orders = ConfigResource::Topic("orders".into());
+/// assert_eq!((orders.kind_name(), orders.name().as_str()), ("topic", "orders"));
+/// let all_brokers = ConfigResource::Broker("".into());
+/// assert_ne!(orders, all_brokers);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigResource {
     /// A topic's.
@@ -89,6 +98,22 @@ impl ConfigResource {
 }
 
 /// Where a value comes from.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::{ConfigResource, ConfigSource};
+///
+/// let settings = admin.describe_configs(&ConfigResource::Topic("orders".into())).await?;
+/// let retention = settings.iter().find(|setting| setting.name == "retention.ms").expect("every topic has it");
+/// assert_eq!(retention.source, ConfigSource::Default);
+/// assert_eq!(retention.source.name(), "DEFAULT_CONFIG");
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigSource {
     /// Set on this topic.
@@ -139,6 +164,21 @@ impl ConfigSource {
 }
 
 /// A value that would hold if those in front of it were not set.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = admin.describe_configs(&ConfigResource::Topic("orders".into())).await?;
+/// # let retention = settings.iter().find(|setting| setting.name == "retention.ms").expect("every topic has it");
+/// for synonym in &retention.synonyms {
+///     println!("{} = {:?}, from {}", synonym.name, synonym.value, synonym.source.name());
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigSynonym {
     /// The setting's name there; a broker's default of a topic's setting has another.
@@ -150,6 +190,23 @@ pub struct ConfigSynonym {
 }
 
 /// One setting.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::ConfigResource;
+///
+/// for setting in admin.describe_configs(&ConfigResource::Topic("orders".into())).await? {
+///     if !setting.is_default {
+///         println!("{} = {:?}", setting.name, setting.value);
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigEntry {
     /// Its name.
@@ -171,6 +228,22 @@ pub struct ConfigEntry {
 }
 
 /// How a setting changes.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::{AlterConfig, ConfigOperation, ConfigResource};
+///
+/// let orders = ConfigResource::Topic("orders".into());
+/// let (operation, value) = (ConfigOperation::Append, Some("compact".into()));
+/// let also_compacted = AlterConfig { name: "cleanup.policy".into(), operation, value };
+/// admin.alter_configs(&orders, &[also_compacted]).await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigOperation {
     /// To this value.
@@ -184,6 +257,21 @@ pub enum ConfigOperation {
 }
 
 /// A change of one setting.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::{AlterConfig, ConfigResource};
+///
+/// let orders = ConfigResource::Topic("orders".into());
+/// admin.alter_configs(&orders, &[AlterConfig::set("retention.ms", "3600000")]).await?;
+/// admin.alter_configs(&orders, &[AlterConfig::delete("retention.ms")]).await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlterConfig {
     /// Its name.
@@ -438,6 +526,38 @@ impl Call for ListConfigResources {
 
 impl Admin {
     /// All settings of resources, with what would hold without those that were set. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// use std::collections::BTreeMap;
+    /// use ottla_client::admin::{AlterConfig, ConfigResource};
+    ///
+    /// let orders = ConfigResource::Topic("orders".into());
+    /// let changes = BTreeMap::from([(orders.clone(), vec![AlterConfig::set("retention.ms", "3600000")])]);
+    /// for (resource, checked) in admin.alter_configs_of(&changes, true).await {
+    ///     println!("{}: {checked:?}", resource.name());
+    /// }
+    /// admin.alter_configs(&orders, &changes[&orders]).await?;
+    /// assert!(admin.list_config_resources().await?.contains(&orders));
+    ///
+    /// // everything that is not named here falls back to its default
+    /// let values = BTreeMap::from([("retention.ms".into(), "7200000".into())]);
+    /// for replaced in admin.replace_configs(&BTreeMap::from([(orders.clone(), values)]), false).await.into_values() {
+    ///     replaced?;
+    /// }
+    /// for (resource, settings) in admin.describe_configs_of(&[orders.clone()]).await {
+    ///     println!("{}: {} settings", resource.name(), settings?.len());
+    /// }
+    /// let settings = admin.describe_configs(&orders).await?;
+    /// let retention = settings.iter().find(|setting| setting.name == "retention.ms").expect("every topic has it");
+    /// assert_eq!(retention.value, Some("7200000".into()));
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn describe_configs_of(
         &self,
         resources: &[ConfigResource],

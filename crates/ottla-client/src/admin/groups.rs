@@ -19,6 +19,24 @@ use crate::connection::Versions;
 use crate::record::TopicPartition;
 
 /// A group, as listed.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+/// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+/// use ottla_client::admin::GroupFilter;
+///
+/// for group in admin.list_groups(&GroupFilter::default()).await? {
+///     println!("{} ({}): {}", group.group_id, group.group_type, group.state);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupListing {
     /// The group.
@@ -32,6 +50,24 @@ pub struct GroupListing {
 }
 
 /// Which groups are listed; the default is all.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+/// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+/// use ottla_client::admin::GroupFilter;
+///
+/// let without_members = GroupFilter { states: vec!["Empty".into()], ..GroupFilter::default() };
+/// let listed = admin.list_groups(&without_members).await?;
+/// assert!(listed.iter().any(|group| group.group_id == "shop"));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFilter {
     /// Kafka's names of states: `Empty`, `Stable`, `PreparingRebalance`, `CompletingRebalance`, `Assigning`,
@@ -42,6 +78,13 @@ pub struct GroupFilter {
 }
 
 /// Which protocol a group speaks.
+///
+/// ```
+/// use ottla_client::admin::GroupType;
+///
+/// assert_eq!(GroupType::Classic.name(), "classic");
+/// assert_eq!(GroupType::Consumer.name(), "consumer"); // KIP-848
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupType {
     /// JoinGroup and SyncGroup: a member assigns.
@@ -61,6 +104,22 @@ impl GroupType {
 }
 
 /// A group, as its coordinator knows it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+/// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+/// let shop = admin.describe_group(&"shop".into()).await?;
+/// println!("{}: {}, {} members", shop.group_id, shop.state, shop.members.len());
+/// assert!(shop.is_empty()); // so it may be deleted
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDescription {
     /// The group.
@@ -89,6 +148,22 @@ impl GroupDescription {
 }
 
 /// A member of a group.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+/// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+/// for member in &admin.describe_group(&"shop".into()).await?.members {
+///     println!("{} on {} reads {:?}", member.client_id, member.client_host, member.assignment);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberDescription {
     /// Its id.
@@ -341,6 +416,31 @@ impl Call for DeleteGroups {
 
 impl Admin {
     /// Groups, from every broker, sorted. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+    /// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+    /// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+    /// use ottla_client::admin::GroupFilter;
+    ///
+    /// let listed = admin.list_groups(&GroupFilter::default()).await?;
+    /// let ids: Vec<_> = listed.into_iter().map(|group| group.group_id).collect();
+    /// for (group_id, described) in admin.describe_groups(&ids).await {
+    ///     println!("{group_id}: {}", described?.state);
+    /// }
+    /// if admin.describe_group(&"shop".into()).await?.is_empty() {
+    ///     for (group_id, deleted) in admin.delete_groups(&["shop".into()]).await {
+    ///         println!("{group_id}: {deleted:?}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn list_groups(&self, filter: &GroupFilter) -> Result<Vec<GroupListing>, AdminError> {
         let nodes = self.cluster.nodes().iter().map(|node| node.node_id).collect();
         let mut listings = Vec::new();

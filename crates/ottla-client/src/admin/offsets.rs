@@ -25,6 +25,24 @@ use crate::offsets::OffsetAndTimestamp;
 use crate::record::{CommittedOffset, OffsetToCommit, TopicPartition};
 
 /// Which offset of a partition.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use std::collections::BTreeMap;
+/// use ottla_client::{IsolationLevel, TopicPartition, admin::OffsetSpec};
+///
+/// let hour_ago = OffsetSpec::Timestamp(1_700_000_000_000);
+/// let wanted = BTreeMap::from([(TopicPartition::new("orders", 0), hour_ago)]);
+/// for (at, found) in admin.list_offsets(&wanted, IsolationLevel::ReadCommitted).await {
+///     println!("{at}: {:?}", found?); // none: no record is that young
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffsetSpec {
     /// Of the first record still there.
@@ -291,6 +309,40 @@ impl Call for DeleteOffsets<'_> {
 
 impl Admin {
     /// Offsets of partitions by name or time; absent where no record fits. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+    /// # let begin = OffsetToCommit::new(TopicPartition::new("orders", 0), 0);
+    /// # consumer.commit(&GroupMetadata::without_members("shop"), &[begin]).await?;
+    /// use std::collections::BTreeMap;
+    /// use ottla_client::admin::OffsetSpec;
+    /// use ottla_client::{IsolationLevel, OffsetToCommit, TopicPartition};
+    ///
+    /// let (group, at) = ("shop".into(), TopicPartition::new("orders", 0));
+    /// let ends = BTreeMap::from([(at.clone(), OffsetSpec::Latest)]);
+    /// let mut ends = admin.list_offsets(&ends, IsolationLevel::ReadCommitted).await;
+    /// let end = ends.remove(&at).expect("every partition that was asked for")?.map_or(0, |found| found.offset);
+    ///
+    /// // a group without members: to the end, and there it stays
+    /// let to_the_end = OffsetToCommit::new(at.clone(), end);
+    /// for moved in admin.alter_group_offsets(&group, &[to_the_end]).await.into_values() {
+    ///     moved?;
+    /// }
+    /// assert_eq!(admin.group_offsets(&group).await?[0].offset, Some(end));
+    /// for (group, committed) in admin.offsets_of_groups(&[group.clone()], true).await {
+    ///     println!("{group}: {:?}", committed?);
+    /// }
+    /// for forgotten in admin.delete_group_offsets(&group, &[at]).await.into_values() {
+    ///     forgotten?;
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn list_offsets(
         &self,
         specs: &BTreeMap<TopicPartition, OffsetSpec>,

@@ -22,6 +22,20 @@ use crate::connection::Versions;
 use crate::record::TopicPartition;
 
 /// A topic to be created.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::NewTopic;
+///
+/// let topic = NewTopic::new("totals", 6).config("cleanup.policy", "compact").config("segment.ms", "3600000");
+/// admin.create_topic(&topic).await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTopic {
     /// Its name: letters, digits, `.`, `_` and `-`, at most 249.
@@ -49,6 +63,22 @@ impl NewTopic {
 }
 
 /// What a creation came to.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::NewTopic;
+///
+/// for (name, created) in admin.create_topics(&[NewTopic::new("totals", -1)], false).await {
+///     let created = created?;
+///     println!("{name} has the id {} and {} partitions", created.topic_id, created.partition_count);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedTopic {
     /// The topic's id; zero when the broker is too old to have ids, or when only a repetition of a lost request was
@@ -59,6 +89,23 @@ pub struct CreatedTopic {
 }
 
 /// A topic by its name or its id.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::TopicRef;
+///
+/// let id = admin.describe_topic(&"orders".into()).await?.topic_id;
+/// // by id: a topic that took the name since is not meant
+/// let deleted = admin.delete_topics(&[TopicRef::Id(id)]).await;
+/// assert!(deleted.into_values().all(|result| result.is_ok()));
+/// assert!(admin.describe_topics(&[TopicRef::name("orders")]).await.into_values().all(|result| result.is_err()));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TopicRef {
     /// By name.
@@ -82,6 +129,18 @@ impl TopicRef {
 }
 
 /// A topic as the cluster has it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let orders = admin.describe_topic(&"orders".into()).await?;
+/// assert_eq!((orders.name.as_str(), orders.partition_count, orders.is_internal), ("orders", 1, false));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
     /// Its name.
@@ -95,6 +154,22 @@ pub struct TopicDescription {
 }
 
 /// A topic with what the cluster says of each partition.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::TopicRef;
+///
+/// for details in admin.describe_topics(&[TopicRef::name("orders")]).await.into_values() {
+///     let details = details?;
+///     println!("{} ({}): {} partitions", details.name, details.topic_id, details.partitions.len());
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDetails {
     /// Its name.
@@ -108,6 +183,24 @@ pub struct TopicDetails {
 }
 
 /// A partition as the cluster has it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::admin::TopicRef;
+///
+/// for details in admin.describe_topics(&[TopicRef::name("orders")]).await.into_values() {
+///     for partition in details?.partitions {
+///         let missing = partition.replicas.len() - partition.in_sync.len();
+///         println!("{}: led by {}, {missing} replicas behind", partition.partition, partition.leader);
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionDetails {
     /// Its index.
@@ -401,6 +494,44 @@ impl Admin {
     /// Creates topics; the result of each by name. One that exists is an error, unless an attempt of this very call
     /// may have made it. With `validate_only` nothing is created, only checked. If the future is dropped, some may
     /// be created.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let admin = Admin::connect(ClientSettings::new(bootstrap)?).await?;
+    /// use std::collections::BTreeMap;
+    /// use ottla_client::TopicPartition;
+    /// use ottla_client::admin::{NewTopic, TopicRef};
+    ///
+    /// for (name, checked) in admin.create_topics(&[NewTopic::new("orders", 3)], true).await {
+    ///     println!("{name}: {checked:?}"); // nothing was created
+    /// }
+    /// admin.create_topic(&NewTopic::new("orders", 3)).await?;
+    /// for grown in admin.create_partitions(&BTreeMap::from([("orders".into(), 6)]), false).await.into_values() {
+    ///     grown?;
+    /// }
+    /// for topic in admin.list_topics().await? {
+    ///     println!("{}: {} partitions", topic.name, topic.partition_count);
+    /// }
+    /// assert_eq!(admin.describe_topic(&"orders".into()).await?.partition_count, 6);
+    /// for (topic, details) in admin.describe_topics(&[TopicRef::name("orders")]).await {
+    ///     println!("{topic:?}: {:?}", details?.partitions);
+    /// }
+    ///
+    /// // -1: everything up to the high watermark
+    /// let at = TopicPartition::new("orders", 0);
+    /// let start = admin.delete_records(&at, -1).await?;
+    /// for again in admin.delete_records_of(&BTreeMap::from([(at, start)])).await.into_values() {
+    ///     assert_eq!(again?, start);
+    /// }
+    ///
+    /// admin.delete_topic(&"orders".into()).await?;
+    /// for gone in admin.delete_topics(&[TopicRef::name("orders")]).await.into_values() {
+    ///     println!("{}", gone.expect_err("it was deleted already"));
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn create_topics(
         &self,
         topics: &[NewTopic],

@@ -21,6 +21,29 @@ use crate::record::TopicPartition;
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
 /// Which transactions are listed; the default is all.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// use ottla_client::admin::TransactionFilter;
+///
+/// let hanging = TransactionFilter {
+///     states: vec!["Ongoing".into()],
+///     running_longer_than_ms: Some(15 * 60 * 1000),
+///     ..TransactionFilter::default()
+/// };
+/// assert!(admin.list_transactions(&hanging).await?.is_empty());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionFilter {
     /// Kafka's names of states: `Empty`, `Ongoing`, `PrepareCommit`, `PrepareAbort`, `CompleteCommit`,
@@ -33,6 +56,26 @@ pub struct TransactionFilter {
 }
 
 /// A transactional id, as listed.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// use ottla_client::admin::TransactionFilter;
+///
+/// for listed in admin.list_transactions(&TransactionFilter::default()).await? {
+///     println!("{} ({}): {}", listed.transactional_id, listed.producer_id, listed.state);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransactionListing {
     /// The id.
@@ -44,6 +87,24 @@ pub struct TransactionListing {
 }
 
 /// A transactional id, as its coordinator knows it.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// let worker = admin.describe_transaction(&"worker-1".into()).await?;
+/// println!("{} since {} ms, on {:?}", worker.state, worker.start_time_ms, worker.partitions);
+/// # assert_eq!((worker.state.as_str(), worker.partitions.len()), ("Ongoing", 1));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionDescription {
     /// The id.
@@ -65,6 +126,28 @@ pub struct TransactionDescription {
 }
 
 /// A producer that a partition remembers.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// use ottla_client::TopicPartition;
+///
+/// for producer in admin.describe_producers(&TopicPartition::new("orders", 0)).await? {
+///     if let Some(begin) = producer.transaction_start_offset {
+///         println!("producer {} holds readers back at {begin}", producer.producer_id);
+///     }
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerState {
     /// Its producer id.
@@ -82,6 +165,34 @@ pub struct ProducerState {
 }
 
 /// A transaction on one partition to be aborted by force.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// use ottla_client::TopicPartition;
+/// use ottla_client::admin::AbortTransaction;
+///
+/// let at = TopicPartition::new("orders", 0);
+/// let producers = admin.describe_producers(&at).await?;
+/// let holder = producers.iter().find(|producer| producer.transaction_start_offset.is_some()).expect("one is open");
+/// let abort = AbortTransaction {
+///     topic_partition: at,
+///     producer_id: holder.producer_id,
+///     producer_epoch: i16::try_from(holder.producer_epoch)?,
+///     coordinator_epoch: holder.coordinator_epoch,
+/// };
+/// admin.abort_transaction(&abort).await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortTransaction {
     /// The partition.
@@ -95,6 +206,25 @@ pub struct AbortTransaction {
 }
 
 /// The pair that a fenced transactional id has now.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let settings = TransactionalSettings::new(client, "worker-1");
+/// # let mut producer = TransactionalProducer::init(settings).await?;
+/// # let transaction = producer.begin().await?;
+/// # transaction.send(Record::to("orders").value("a lamp")).await?;
+/// # transaction.flush().await?;
+/// for (id, fenced) in admin.fence_producers(&["worker-1".into()]).await {
+///     let fenced = fenced?;
+///     println!("{id}: producer {} below epoch {} is fenced off", fenced.producer_id, fenced.producer_epoch);
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FencedProducer {
     /// Its producer id.
@@ -342,6 +472,55 @@ impl Call for Fence {
 
 impl Admin {
     /// Transactional ids, from every broker, sorted. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// # let settings = TransactionalSettings::new(client, "worker-1");
+    /// # let mut producer = TransactionalProducer::init(settings).await?;
+    /// # let transaction = producer.begin().await?;
+    /// # transaction.send(Record::to("orders").value("a lamp")).await?;
+    /// # transaction.flush().await?;
+    /// use ottla_client::TopicPartition;
+    /// use ottla_client::admin::{AbortTransaction, TransactionFilter};
+    ///
+    /// let listed = admin.list_transactions(&TransactionFilter::default()).await?;
+    /// let ids: Vec<_> = listed.into_iter().map(|listing| listing.transactional_id).collect();
+    /// for (id, described) in admin.describe_transactions(&ids).await {
+    ///     println!("{id}: {}", described?.state);
+    /// }
+    /// let worker = admin.describe_transaction(&"worker-1".into()).await?;
+    ///
+    /// // who holds readers of this partition back?
+    /// let at = TopicPartition::new("orders", 0);
+    /// for (at, producers) in admin.describe_producers_of(&[at.clone()]).await {
+    ///     println!("{at}: {} producers", producers?.len());
+    /// }
+    /// for producer in admin.describe_producers(&at).await? {
+    ///     let ids = admin.transactional_ids(&[producer.producer_id]).await?;
+    ///     match ids.get(&producer.producer_id) {
+    ///         // its coordinator knows it: fence it off, if it is still the one that was described
+    ///         Some(id) => println!("{:?}", admin.fence_holder(id, worker.producer_id, worker.producer_epoch).await?),
+    ///         None => {
+    ///             let abort = AbortTransaction {
+    ///                 topic_partition: at.clone(),
+    ///                 producer_id: producer.producer_id,
+    ///                 producer_epoch: i16::try_from(producer.producer_epoch)?,
+    ///                 coordinator_epoch: producer.coordinator_epoch,
+    ///             };
+    ///             admin.abort_transaction(&abort).await?;
+    ///         }
+    ///     }
+    /// }
+    /// for fenced in admin.fence_producers(&["worker-2".into()]).await.into_values() {
+    ///     fenced?; // whoever it is
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,

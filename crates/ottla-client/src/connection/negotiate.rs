@@ -11,6 +11,13 @@ use super::Inner;
 use crate::error::CallError;
 
 /// A range of versions, both ends included.
+///
+/// ```
+/// use ottla_client::Versions;
+///
+/// const FETCH: Versions = Versions::new(4, 17);
+/// assert_eq!(FETCH.to_string(), "4 to 17");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// Lowest.
@@ -33,6 +40,18 @@ impl fmt::Display for Versions {
 }
 
 /// A finalized feature level.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// let found = admin.cluster().finalized("transaction.version").await?.expect("Kafka 4 and Ottla have it");
+/// println!("transactions in version {}, decided in epoch {}", found.level, found.epoch);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finalized {
     /// The level.

@@ -28,6 +28,15 @@ pub use custom::{CustomAssignor, PartitionAssignor};
 pub(crate) use java_order::{by_topic, grouped};
 
 /// A strategy of `partition.assignment.strategy`.
+///
+/// ```
+/// use ottla_client::Assignor;
+///
+/// let assignor = Assignor::from_name("org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
+/// assert_eq!(assignor, Some(Assignor::CooperativeSticky));
+/// assert_eq!(Assignor::CooperativeSticky.name(), "cooperative-sticky");
+/// assert!(Assignor::CooperativeSticky.is_cooperative() && !Assignor::Range.is_cooperative());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignor {
     /// Topic by topic, neighbouring partitions to the same member.

@@ -23,6 +23,27 @@ use crate::record::{GroupMetadata, OffsetToCommit};
 const COMMITS_MAX: usize = 256;
 
 /// A commit that was handed over. Dropping it does not take it back.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// use ottla_client::OffsetToCommit;
+///
+/// let pending = consumer.start_commit(vec![OffsetToCommit::new(TopicPartition::new("orders", 0), 1)])?;
+/// // ... other work ...
+/// pending.wait().await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Debug)]
 #[must_use = "the outcome is only known to who waits for it"]
 pub struct PendingCommit {

@@ -9,6 +9,36 @@ use crate::offsets::OffsetsError;
 use crate::record::TopicPartition;
 
 /// Why nothing can be read.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// use ottla_client::{ConsumerError, StartAt, TopicPartition};
+///
+/// let at = TopicPartition::new("orders", 0);
+/// consumer.assign(&[(at.clone(), StartAt::Offset(1_000))]).await?;
+/// # let mut consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// # consumer.assign(&[(at.clone(), StartAt::Offset(1_000))]).await?;
+/// let error = loop {
+///     if let Err(error) = consumer.poll(Duration::from_secs(1)).await {
+///         break error;
+///     }
+/// };
+/// assert!(matches!(error, ConsumerError::OutOfRange { offset: 1_000, .. }));
+/// assert!(!error.is_retriable()); // somebody has to decide where to go on
+/// consumer.seek(&at, 0)?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConsumerError {
     /// The cluster cannot be asked.
@@ -103,6 +133,23 @@ impl ConsumerError {
 }
 
 /// Why offsets were not committed.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{CommitError, Consumer, ConsumerSettings};
+///
+/// let consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// let error = consumer.commit_positions().await.expect_err("there is no group");
+/// assert!(matches!(error, CommitError::NoGroup));
+/// assert!(!error.is_retriable());
+/// assert!(CommitError::RebalanceInProgress { group_id: "shop".into() }.is_retriable()); // behind a `poll`
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {
     /// `group.id` is not set.

@@ -34,6 +34,26 @@ use session::Session;
 const REPORTS_MAX: usize = 64;
 
 /// Counters since the consumer was made.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # use std::time::Duration;
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let settings = ConsumerSettings::new(client.clone()).group_id("shop").offset_reset(OffsetReset::Earliest);
+/// # let mut consumer = Consumer::connect(settings).await?;
+/// # consumer.assign(&[(TopicPartition::new("orders", 0), StartAt::Beginning)]).await?;
+/// consumer.poll(Duration::from_secs(1)).await?;
+/// let metrics = consumer.metrics();
+/// println!("{} records in {} bytes of {} fetches", metrics.records, metrics.fetched_bytes, metrics.fetches);
+/// # assert_eq!(metrics.records, 1);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerMetrics {
     /// Records returned by `poll`.

@@ -34,6 +34,21 @@ const EVENTS_MAX: usize = 8;
 const COMMANDS_MAX: usize = 8;
 
 /// Why a consumer is not a member any more, and will not become one by itself.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// use ottla_client::{Consumer, ConsumerError, ConsumerSettings, GroupError};
+///
+/// let mut consumer = Consumer::connect(ConsumerSettings::new(client)).await?;
+/// let error = consumer.subscribe(&["orders"]).await.expect_err("no `group.id` is set");
+/// assert!(matches!(error, ConsumerError::Group(GroupError::NoGroup)));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum GroupError {
     /// No `group.id` is set.
@@ -80,6 +95,19 @@ pub enum GroupError {
 }
 
 /// Why partitions were lost without being given up.
+///
+/// ```
+/// use ottla_client::{ErrorCode, LostReason};
+///
+/// fn advice(reason: LostReason) -> String {
+///     match reason {
+///         LostReason::PollInterval => "poll more often, or raise max.poll.interval.ms".to_owned(),
+///         LostReason::Fenced(code) => format!("the coordinator gave the member up: {code}"),
+///         LostReason::Failed => "the next `poll` says why".to_owned(),
+///     }
+/// }
+/// assert!(advice(LostReason::Fenced(ErrorCode::UnknownMemberId)).ends_with("UNKNOWN_MEMBER_ID"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostReason {
     /// Nobody called `poll` for `max.poll.interval.ms`: the consumer left the group.

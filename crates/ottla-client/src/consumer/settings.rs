@@ -10,6 +10,16 @@ use super::assignor::Assignor;
 use crate::settings::{ClientSettings, SettingError, check_duration, check_size, millis, number, setters};
 
 /// What of a transaction is shown.
+///
+/// ```
+/// use ottla_client::{ClientSettings, ConsumerSettings, IsolationLevel};
+///
+/// let settings = ConsumerSettings::new(ClientSettings::new("127.0.0.1:9092")?);
+/// assert_eq!(settings.isolation, IsolationLevel::ReadCommitted);
+/// let everything = settings.isolation(IsolationLevel::ReadUncommitted);
+/// # drop(everything);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IsolationLevel {
     /// Everything that is written, aborted or not.
@@ -30,6 +40,17 @@ impl IsolationLevel {
 }
 
 /// What to do with a position that is not in the log.
+///
+/// ```
+/// use std::time::Duration;
+/// use ottla_client::{ClientSettings, ConsumerSettings, OffsetReset};
+///
+/// let mut settings = ConsumerSettings::new(ClientSettings::new("127.0.0.1:9092")?);
+/// assert_eq!(settings.offset_reset, OffsetReset::None); // not Kafka's default: nothing is skipped in silence
+/// settings.set("auto.offset.reset", "by_duration:PT1H")?;
+/// assert_eq!(settings.offset_reset, OffsetReset::ByDuration(Duration::from_secs(3600)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffsetReset {
     /// Begin at the first record that is still there.
@@ -45,6 +66,15 @@ pub enum OffsetReset {
 }
 
 /// The protocol of `group.protocol`.
+///
+/// ```
+/// use ottla_client::{ClientSettings, ConsumerSettings, GroupProtocol};
+///
+/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// let settings = ConsumerSettings::new(client).group_id("shop").group_protocol(GroupProtocol::Consumer);
+/// # assert!(settings.check().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupProtocol {
     /// JoinGroup and SyncGroup; a member assigns.
@@ -57,6 +87,37 @@ pub enum GroupProtocol {
 /// How a consumer fetches, and how it is a member of a group. Three defaults are not Kafka's: `isolation.level`
 /// is `read_committed` and `auto.offset.reset` is `none`, because what is skipped in silence is lost; and
 /// `enable.auto.commit` is off, because only the program knows when a record has been dealt with.
+///
+/// ```
+/// use std::time::Duration;
+/// use ottla_client::{Assignor, ClientSettings, ConsumerSettings, GroupProtocol, IsolationLevel, OffsetReset};
+///
+/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// let mut settings = ConsumerSettings::new(client)
+///     .group_id("shop")
+///     .group_instance_id("shop-1") // static: a restart is no rebalance
+///     .group_protocol(GroupProtocol::Classic)
+///     .assignors(vec![Assignor::CooperativeSticky])
+///     .session_timeout(Duration::from_secs(10))
+///     .heartbeat_interval(Duration::from_secs(1))
+///     .max_poll_interval(Duration::from_secs(60))
+///     .isolation(IsolationLevel::ReadCommitted)
+///     .offset_reset(OffsetReset::Earliest)
+///     .auto_commit(true)
+///     .auto_commit_interval(Duration::from_secs(1))
+///     .fetch_min_bytes(1 << 10)
+///     .fetch_max_wait(Duration::from_millis(100))
+///     .partition_fetch_bytes(4 << 20)
+///     .max_poll_records(1_000);
+///
+/// // or under Kafka's names, e.g. from a file
+/// settings.set("fetch.max.bytes", "1048576")?;
+/// settings.set("bootstrap.servers", "kafka-1:9092,kafka-2:9092")?;
+/// let other_cluster = settings.clone().client(ClientSettings::new("kafka-3:9092")?);
+/// assert!(other_cluster.check().is_ok());
+/// assert!(settings.set("session.timeout.ms", "soon").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerSettings {
     /// How to reach the cluster.

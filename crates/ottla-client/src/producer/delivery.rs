@@ -8,6 +8,20 @@ use crate::error::ErrorClass;
 use crate::record::TopicPartition;
 
 /// Where a record was written.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client)).await?;
+/// let written = producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// println!("{} at offset {}, {:?}", written.topic_partition, written.offset, written.log_append_time);
+/// # assert_eq!(written.offset, 0);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordMetadata {
     /// The partition.
@@ -19,6 +33,24 @@ pub struct RecordMetadata {
 }
 
 /// Why a record was not written, or not known to be.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client)).await?;
+/// use ottla_client::{DeliveryError, ErrorClass, ErrorCode, Record, admin::NewTopic};
+///
+/// admin.create_topic(&NewTopic::new("notes", 1).config("max.message.bytes", "100")).await?;
+/// let delivery = producer.send(Record::to("notes").value("much too long ".repeat(100))).await?;
+/// let error = delivery.wait().await.expect_err("it is too large");
+/// assert!(matches!(error, DeliveryError::Refused { code: ErrorCode::MessageTooLarge, .. }));
+/// assert_eq!(error.class(), ErrorClass::Abortable); // in a transaction: abort it, the next may work
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
     /// Time is up.
@@ -106,6 +138,21 @@ pub(super) struct Part {
 }
 
 /// The outcome of one record, to be waited for or dropped.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client)).await?;
+/// let delivery = producer.send(Record::to("orders").key("alice").value("a lamp")).await?;
+/// println!("on its way to {}", delivery.topic_partition());
+/// let written = delivery.wait().await?;
+/// # assert_eq!(written.offset, 0);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub(super) outcome: watch::Receiver<Vec<Part>>,

@@ -9,6 +9,29 @@ use crate::partitioner::Partitioner;
 use crate::settings::{ClientSettings, SettingError, check_duration, check_size, millis, number, setters};
 
 /// How a producer batches, retries and gives up. Idempotence and `acks=all` are always on.
+///
+/// ```
+/// use std::time::Duration;
+/// use ottla_client::{ClientSettings, Codec, Partitioner, ProducerSettings};
+///
+/// let mut settings = ProducerSettings::new(ClientSettings::new("127.0.0.1:9092")?)
+///     .compression(Codec::Zstd)
+///     .batch_bytes(64 << 10)
+///     .linger(Duration::from_millis(20))
+///     .buffer_bytes(64 << 20)
+///     .max_block(Duration::from_secs(5))
+///     .max_request_bytes(4 << 20)
+///     .delivery_timeout(Duration::from_secs(30))
+///     .max_in_flight(5)
+///     .partitioner(Partitioner::Murmur2);
+///
+/// // or under Kafka's names, e.g. from a file
+/// settings.set("linger.ms", "50")?;
+/// settings.set("request.timeout.ms", "10000")?;
+/// assert!(settings.check().is_ok());
+/// assert!(settings.set("max.in.flight.requests.per.connection", "6").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProducerSettings {
     /// How to reach the cluster.
@@ -137,6 +160,22 @@ impl ProducerSettings {
 }
 
 /// Settings of a transactional producer.
+///
+/// ```
+/// use std::time::Duration;
+/// use ottla_client::{ClientSettings, Codec, ProducerSettings, TransactionalSettings};
+///
+/// let client = ClientSettings::new("127.0.0.1:9092")?;
+/// let mut settings = TransactionalSettings::new(client.clone(), "worker-1")
+///     .transaction_timeout(Duration::from_secs(20))
+///     .producer(ProducerSettings::new(client).compression(Codec::Lz4));
+///
+/// // or under Kafka's names, e.g. from a file
+/// settings.set("transaction.timeout.ms", "30000")?;
+/// settings.set("linger.ms", "50")?;
+/// assert!(settings.check().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransactionalSettings {
     /// `transactional.id`: the name that survives crashes; whoever takes it next fences off this producer. Not
