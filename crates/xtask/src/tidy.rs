@@ -1,9 +1,11 @@
 //! `cargo xtask tidy`: rules of the house that no compiler checks.
 //!
 //! Reads the files that git knows or would add, changes nothing, and names each problem with file and line.
-//! `source` judges Rust files, `manifests` the crates and their dependencies, `docs` the texts.
+//! `source` judges Rust files, `examples` the documentation of the client, `manifests` the crates and their
+//! dependencies, `docs` the texts.
 
 mod docs;
+mod examples;
 mod manifests;
 mod source;
 
@@ -84,6 +86,7 @@ pub(crate) fn problems(workspace: &Workspace) -> Result<Vec<Problem>> {
     }
     manifests::check(&files, &mut problems);
     docs::check_set(&files, &mut problems);
+    examples::check(&files, &mut problems);
     Ok(problems)
 }
 

@@ -14,6 +14,26 @@ use crate::connection::Versions;
 use crate::record::TopicPartition;
 
 /// Where an epoch ends in a log.
+///
+/// ```
+/// # use ottla_client::{admin::*, *};
+/// # ottla_doctest::run(async |bootstrap| {
+/// # let client = ClientSettings::new(bootstrap)?;
+/// # let admin = Admin::connect(client.clone()).await?;
+/// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client)).await?;
+/// use ottla_client::{Record, TopicPartition};
+///
+/// let at = TopicPartition::new("orders", 0);
+/// let written = producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// let epoch = admin.cluster().topic(&at.topic).await?.leader_epochs[0];
+/// if let Some(end) = admin.leader_epoch_end(&at, epoch).await? {
+///     println!("epoch {} ends at {}", end.leader_epoch, end.end_offset);
+///     assert!(written.offset < end.end_offset, "the log was cut: the record is gone");
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
     /// The largest epoch of the log that is not larger than the one asked for.
@@ -78,6 +98,24 @@ impl Call for EpochEnds {
 impl Admin {
     /// Where each of these epochs ends in its partition's log; absent where the log has no epoch that old. Who wrote
     /// an offset in an epoch and finds the epoch's end below it knows that the log was cut. Cancel-safe.
+    ///
+    /// ```
+    /// # use ottla_client::{admin::*, *};
+    /// # ottla_doctest::run(async |bootstrap| {
+    /// # let client = ClientSettings::new(bootstrap)?;
+    /// # let admin = Admin::connect(client.clone()).await?;
+    /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
+    /// use std::collections::BTreeMap;
+    /// use ottla_client::TopicPartition;
+    ///
+    /// let at = TopicPartition::new("orders", 0);
+    /// for (at, end) in admin.leader_epoch_ends(&BTreeMap::from([(at.clone(), 0)])).await {
+    ///     println!("{at}: {:?}", end?); // none: the log has no epoch that old
+    /// }
+    /// println!("{:?}", admin.leader_epoch_end(&at, 0).await?);
+    /// # Ok(())
+    /// # });
+    /// ```
     pub async fn leader_epoch_ends(
         &self,
         epochs: &BTreeMap<TopicPartition, i32>,

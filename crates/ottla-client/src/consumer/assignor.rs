@@ -86,6 +86,18 @@ impl Assignor {
 }
 
 /// What a member of a classic group told in JoinGroup; other members wrote it, so it need not make sense.
+///
+/// ```
+/// use ottla_client::MemberSubscription;
+///
+/// /// What a strategy may look at: who has read most so far.
+/// fn busiest(members: &[MemberSubscription]) -> Option<&MemberSubscription> {
+///     members.iter().max_by_key(|member| member.owned.len())
+/// }
+///
+/// let member = MemberSubscription { member_id: "a-1".into(), ..MemberSubscription::default() };
+/// assert_eq!(busiest(&[member.clone()]), Some(&member));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberSubscription {
     /// Its id in this group.

@@ -18,16 +18,25 @@ use crate::record::TopicPartition;
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use ottla_client::{Assignor, CustomAssignor, MemberSubscription, PartitionAssignor, TopicPartition};
-/// use ottla_protocol::types::Text;
+/// use ottla_client::{Assignor, CustomAssignor, MemberSubscription, PartitionAssignor, Text, TopicPartition};
 ///
-/// /// Everything to the member whose id is lowest; the others stand by.
+/// /// Everything to the member with the largest weight; the others stand by.
 /// #[derive(Debug)]
-/// struct OnlyOne;
+/// struct Heaviest {
+///     weight: u8,
+/// }
 ///
-/// impl PartitionAssignor for OnlyOne {
+/// impl PartitionAssignor for Heaviest {
 ///     fn name(&self) -> &str {
-///         "only-one"
+///         "heaviest"
+///     }
+///
+///     fn is_cooperative(&self) -> bool {
+///         false
+///     }
+///
+///     fn user_data(&self) -> Option<bytes::Bytes> {
+///         Some(vec![self.weight].into())
 ///     }
 ///
 ///     fn assign(
@@ -35,16 +44,16 @@ use crate::record::TopicPartition;
 ///         topics: &BTreeMap<Text, usize>,
 ///         members: &[MemberSubscription],
 ///     ) -> BTreeMap<Text, Vec<TopicPartition>> {
-///         let Some(first) = members.iter().map(|member| &member.member_id).min() else { return BTreeMap::new() };
+///         let Some(heaviest) = members.iter().max_by_key(|member| &member.user_data) else { return BTreeMap::new() };
 ///         let all = topics.iter().flat_map(|(topic, count)| {
 ///             (0..*count as i32).map(|partition| TopicPartition::new(topic.clone(), partition))
 ///         });
-///         BTreeMap::from([(first.clone(), all.collect())])
+///         BTreeMap::from([(heaviest.member_id.clone(), all.collect())])
 ///     }
 /// }
 ///
-/// let assignor = Assignor::Custom(CustomAssignor::new(OnlyOne));
-/// assert_eq!(assignor.name(), "only-one");
+/// let assignor = Assignor::Custom(CustomAssignor::new(Heaviest { weight: 7 }));
+/// assert_eq!(assignor.name(), "heaviest");
 /// ```
 pub trait PartitionAssignor: fmt::Debug + Send + Sync {
     /// The name in JoinGroup: 1 to 249 bytes, not one of Kafka's own four.
@@ -71,6 +80,33 @@ pub trait PartitionAssignor: fmt::Debug + Send + Sync {
 }
 
 /// A [`PartitionAssignor`] as a value among the others; equal by name.
+///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use ottla_client::{MemberSubscription, PartitionAssignor, Text, TopicPartition};
+/// # #[derive(Debug)]
+/// # struct StandBy;
+/// # impl PartitionAssignor for StandBy {
+/// #     fn name(&self) -> &str { "stand-by" }
+/// #     fn assign(
+/// #         &self,
+/// #         _: &BTreeMap<Text, usize>,
+/// #         _: &[MemberSubscription],
+/// #     ) -> BTreeMap<Text, Vec<TopicPartition>> {
+/// #         BTreeMap::new()
+/// #     }
+/// # }
+/// use ottla_client::{Assignor, ClientSettings, ConsumerSettings, CustomAssignor};
+///
+/// // `StandBy` is a `PartitionAssignor` of the program's own
+/// let custom = CustomAssignor::new(StandBy);
+/// assert_eq!(custom.name(), "stand-by");
+/// let settings = ConsumerSettings::new(ClientSettings::new("127.0.0.1:9092")?)
+///     .group_id("shop")
+///     .assignors(vec![Assignor::Custom(custom), Assignor::Range]); // range while some members lack it
+/// assert!(settings.check().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CustomAssignor(Arc<dyn PartitionAssignor>);
 
