@@ -7,12 +7,16 @@ use ottla_broker::config::Config;
 use ottla_client::ClientSettings;
 use ottla_env::{spawn, time};
 
+#[path = "../examples/admin.rs"]
+mod admin;
 #[path = "../examples/consume_process_produce.rs"]
 mod consume_process_produce;
 #[path = "../examples/consumer_group.rs"]
 mod consumer_group;
 #[path = "../examples/handoff.rs"]
 mod handoff;
+#[path = "../examples/idempotent_producer.rs"]
+mod idempotent_producer;
 #[path = "../examples/scale_by_ids.rs"]
 mod scale_by_ids;
 #[path = "../examples/suite/main.rs"]
@@ -42,6 +46,18 @@ where
         ran.expect("in time").expect("the example checks itself");
         broker.shutdown().await;
     });
+}
+
+/// Proves that an idempotent producer's records are there once and in the order of their keys.
+#[test]
+fn writing_once() {
+    against_broker(|client| idempotent_producer::run(client, "numbers", 10_000));
+}
+
+/// Proves that a topic and a group can be made, described, changed and deleted.
+#[test]
+fn administration() {
+    against_broker(|client| admin::run(client, "admin"));
 }
 
 /// Proves that new source partitions bring new transactional ids, and that nothing is lost or doubled meanwhile.
