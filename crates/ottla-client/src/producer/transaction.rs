@@ -76,6 +76,16 @@ pub enum TransactionError {
         /// What went wrong first.
         cause: String,
     },
+    /// The group did not take the transaction's offsets; it must be aborted. With `ILLEGAL_GENERATION`,
+    /// `UNKNOWN_MEMBER_ID`, `FENCED_INSTANCE_ID` or `STALE_MEMBER_EPOCH` the partitions may be somebody else's now
+    /// (KIP-447).
+    #[error("group `{group_id}` refused the offsets of the transaction with {code}: it must be aborted")]
+    OffsetsRefused {
+        /// The group.
+        group_id: Text,
+        /// What its coordinator said.
+        code: ErrorCode,
+    },
     /// The coordinator did not answer in time; whether it decided is not known.
     #[error(
         "no answer to the {} of a transaction of `{transactional_id}` within {waited_ms} ms: {last}; its outcome is \
@@ -111,7 +121,9 @@ impl TransactionError {
     /// What it asks for.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Aborted { .. } | Self::MustAbort { .. } => ErrorClass::Abortable,
+            Self::Aborted { .. } | Self::MustAbort { .. } | Self::OffsetsRefused { .. } => {
+                ErrorClass::Abortable
+            }
             Self::Unknown { .. } => ErrorClass::Retriable,
             Self::Cluster(error) if error.is_retriable() => ErrorClass::Retriable,
             Self::Fenced { .. } | Self::Refused { .. } | Self::Cluster(_) => ErrorClass::Fatal,

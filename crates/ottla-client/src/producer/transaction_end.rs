@@ -174,6 +174,9 @@ impl TransactionalProducer {
         if is_fatal(code) {
             return Err(self.refusal(code, "TxnOffsetCommit"));
         }
+        if !code.is_none() {
+            return Err(TransactionError::OffsetsRefused { group_id: group.group_id.clone(), code });
+        }
         Err(TransactionError::MustAbort { cause })
     }
 
