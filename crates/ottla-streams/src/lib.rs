@@ -17,6 +17,10 @@
 //! | [`port`] | what a worker asks of a cluster: transactions, stable offsets, changelogs |
 //! | [`record`] | records and names at byte level |
 //! | [`recovery`] | brings a task's stores to the boundary that the log says |
+//! | [`topology`], [`dsl`] | what an application computes, as a value, and the typed builder of it |
+//! | [`codec`] | keys and values as bytes |
+//! | [`task`], [`processor`] | a sub-topology over one partition at work, and the user's code in it |
+//! | [`store`] | typed stores over a task's or a snapshot's bytes |
 //! | [`state`] | the stores of a task: overlay over engine |
 //! | [`state_dir`] | folder, lock and identity of an application on a machine |
 //!
@@ -30,14 +34,20 @@
 mod bytes_codec;
 
 pub mod anchor;
+pub mod codec;
+pub mod dsl;
 pub mod engine;
 pub mod meta;
 pub mod open;
 pub mod overlay;
 pub mod port;
+pub mod processor;
 pub mod record;
 pub mod recovery;
 pub mod state;
 pub mod state_dir;
+pub mod store;
+pub mod task;
+pub mod topology;
 
 pub use bytes_codec::Malformed;

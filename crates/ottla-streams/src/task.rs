@@ -1,0 +1,752 @@
+//! A task: one sub-topology over one partition of its inputs, with its state, a record at a time.
+//!
+//! Pure: bytes in, [`Emit`]s out, time is an argument; the worker around it owns transactions. It takes the record
+//! with the lowest timestamp, moves stream time (windows close), gives the record to its source node, and fires the
+//! timers that stream time has reached, all in one [`Task::step`]. Writes go to the state's overlay, and are emitted
+//! as changes in the order in which they happened.
+//!
+//! Taken records are kept until [`Task::committed`], so that [`Task::rollback`] needs no fetch. It makes all nodes
+//! anew from their factories (I5). A panic of user code is caught, and is a [`TaskError`] like others.
+//!
+//! Place in the walk: worker -> here -> nodes -> stores. Not here: transactions, fetching, recovery.
+
+pub(crate) mod core;
+mod error;
+mod inputs;
+mod metrics;
+pub(crate) mod node;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ottla_client::TopicPartition;
+
+pub(crate) use self::core::Core;
+pub(crate) use self::error::Failure;
+pub use self::error::{Policies, Policy, ProcessError, RecordPosition, TaskError};
+use self::inputs::{Inputs, Taken};
+pub use self::metrics::TaskMetrics;
+pub(crate) use self::node::Node;
+pub use self::timers::TimerClock;
+use self::timers::Timers;
+use crate::engine::StoreId;
+use crate::record::{Change, InputRecord, OutputRecord, RawRecord, TaskId};
+use crate::state::TaskState;
+use crate::topology::graph::NodeKind;
+use crate::topology::{SubTopology, Topology};
+
+/// Bytes of waiting records per input above which fetching pauses, unless set otherwise.
+pub const BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of kept records above which the task asks for a commit, unless set otherwise.
+pub const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Records that may be put aside or refused between two boundaries.
+const ASIDE_MAX: usize = 10_000;
+
+/// What a step gives to the outside, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Emit {
+    /// A record for a topic.
+    Output(OutputRecord),
+    /// A change for the changelog of its store.
+    Change(Change),
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    /// Nothing was due.
+    Idle,
+    /// It took a record.
+    Record,
+    /// Wall-clock timers fired.
+    Punctuated,
+}
+
+/// What a commit must keep of a task beside its stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boundary {
+    /// Offsets of the next records to take.
+    pub offsets: BTreeMap<TopicPartition, i64>,
+    /// Highest timestamp taken, ms; `i64::MIN` = none yet.
+    pub stream_time: i64,
+    /// Wall-clock timers and when they are due, ms.
+    pub timers: Vec<(String, i64)>,
+}
+
+/// A task at work.
+///
+/// ```
+/// use ottla_client::TopicPartition;
+/// use ottla_streams::codec::Utf8;
+/// use ottla_streams::engine::mem::MemEngine;
+/// use ottla_streams::record::{InputRecord, RawRecord, TaskId};
+/// use ottla_streams::state::TaskState;
+/// use ottla_streams::task::{Emit, Task};
+/// use ottla_streams::topology::Topology;
+///
+/// let topology = Topology::new("app", |b| {
+///     b.stream("words", Utf8, Utf8).group().count("counts").to("totals");
+/// })?;
+/// let sub = &topology.sub_topologies()[0];
+/// let state = TaskState::open(Box::new(MemEngine::new()), &sub.stores, sub.fingerprint)?;
+/// let mut task = Task::new(&topology, TaskId { sub_topology: 0, partition: 0 }, state)?;
+/// let record = RawRecord { key: Some("a".into()), value: Some("x".into()), timestamp: 1, headers: vec![] };
+/// task.push(vec![InputRecord { topic_partition: TopicPartition::new("words", 0), offset: 0, record }]);
+/// let mut out = Vec::new();
+/// task.step(0, &mut out)?;
+/// assert!(matches!(&out[..], [Emit::Change(_), Emit::Output(total)] if total.topic == "totals"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Task {
+    id: TaskId,
+    topology: Topology,
+    core: Core,
+    inputs: Inputs,
+    /// Nodes that are told of stream time.
+    timed: Vec<usize>,
+    stream_time_at_boundary: i64,
+    timers_at_boundary: Vec<(String, i64)>,
+    /// Records to leave out when they are taken again, and why.
+    aside: BTreeMap<RecordPosition, (String, String, Kind)>,
+    failed: bool,
+    buffer_bytes_max: usize,
+    kept_bytes_max: usize,
+}
+
+/// Which policy a failure falls under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Decode,
+    Process,
+    Produce,
+}
+
+/// What a record that failed has left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traces {
+    /// Nothing.
+    None,
+    /// Writes or outputs.
+    Some,
+    /// Nodes in an unknown condition.
+    Panic,
+}
+
+/// Where in a step something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum During {
+    Record,
+    Time,
+    Timer,
+    Start,
+}
+
+impl During {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Record => "with a record",
+            Self::Time => "when stream time moved on",
+            Self::Timer => "in a timer",
+            Self::Start => "at its start",
+        }
+    }
+}
+
+impl Task {
+    /// A task of a topology over a state that was opened with its sub-topology's stores. It begins at the offsets,
+    /// stream time and timers of the state's meta; [`Task::resume_at`] overrules that. It reads every input topic's
+    /// partition of its number; [`Task::limit_inputs`] narrows that.
+    pub fn new(topology: &Topology, id: TaskId, state: TaskState) -> Result<Self, TaskError> {
+        let sub = topology
+            .sub_topologies()
+            .get(usize::from(id.sub_topology))
+            .ok_or(TaskError::UnknownSubTopology(id.sub_topology))?;
+        check_state(id, sub, &state)?;
+        let inputs = sources(topology, sub, id.partition, &|_| true);
+        let meta = state.meta();
+        let (offsets, stream_time, timers) = (meta.inputs.clone(), meta.stream_time, meta.timers.clone());
+        let mut task = Self {
+            id,
+            topology: topology.clone(),
+            core: core(topology, sub, id, state),
+            inputs,
+            timed: Vec::new(),
+            stream_time_at_boundary: stream_time,
+            timers_at_boundary: timers,
+            aside: BTreeMap::new(),
+            failed: false,
+            buffer_bytes_max: BUFFER_BYTES_MAX,
+            kept_bytes_max: KEPT_BYTES_MAX,
+        };
+        task.inputs.resume_at(&offsets);
+        task.start()?;
+        Ok(task)
+    }
+
+    /// Its name.
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+
+    /// The topology that it is a part of.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Its part of the topology.
+    pub fn sub_topology(&self) -> &SubTopology {
+        &self.topology.sub_topologies()[usize::from(self.id.sub_topology)]
+    }
+
+    /// The partitions that it reads, sorted; the first is the anchor of its offset commits.
+    pub fn inputs(&self) -> &[TopicPartition] {
+        self.inputs.partitions()
+    }
+
+    /// Leaves out inputs that do not exist: topics with fewer partitions than the task's number. Before records are
+    /// pushed.
+    pub fn limit_inputs(&mut self, existing: &[TopicPartition]) {
+        let offsets = self.inputs.offsets();
+        let exists = |at: &TopicPartition| existing.contains(at);
+        self.inputs = sources(&self.topology, self.sub_topology(), self.id.partition, &exists);
+        self.inputs.resume_at(&offsets);
+    }
+
+    /// Sets the bytes of waiting records per input above which fetching pauses, and the bytes of kept records above
+    /// which a commit is asked for.
+    pub fn set_limits(&mut self, buffer_bytes_max: usize, kept_bytes_max: usize) {
+        self.buffer_bytes_max = buffer_bytes_max;
+        self.kept_bytes_max = kept_bytes_max;
+    }
+
+    /// Begins at these offsets and that stream time (`i64::MIN` = none), with empty buffers and new processors. The
+    /// state is at the same boundary.
+    pub fn resume_at(&mut self, offsets: &BTreeMap<TopicPartition, i64>, stream_time: i64) {
+        self.inputs.resume_at(offsets);
+        self.stream_time_at_boundary = stream_time;
+        self.timers_at_boundary = self.core.state.meta().timers.clone();
+        self.aside.clear();
+        self.rollback();
+    }
+
+    /// Adds records that were fetched. Those that it has or had already are left out.
+    pub fn push(&mut self, records: Vec<InputRecord>) {
+        self.inputs.push(records);
+    }
+
+    /// Tells that everything below an offset was fetched, so that the offsets to commit move over aborted records
+    /// and markers at the end too.
+    pub fn fetched_to(&mut self, at: &TopicPartition, offset: i64) {
+        self.inputs.fetched_to(at, offset);
+    }
+
+    /// Bytes of records that wait.
+    pub fn buffered_bytes(&self) -> usize {
+        self.inputs.waiting_bytes()
+    }
+
+    /// Bytes of records that were taken since the boundary.
+    pub fn kept_bytes(&self) -> usize {
+        self.inputs.kept_bytes()
+    }
+
+    /// Whether so much waits at an input that it should not be fetched.
+    pub fn is_paused_input(&self, at: &TopicPartition) -> bool {
+        self.inputs.waiting_bytes_of(at) >= self.buffer_bytes_max
+    }
+
+    /// Timestamp of the record that [`Task::step`] would take.
+    pub fn next_timestamp(&self) -> Option<i64> {
+        self.inputs.next_timestamp()
+    }
+
+    /// Inputs without a record that waits. While others have some, waiting a little for these gives joins a better
+    /// order.
+    pub fn empty_inputs(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.inputs.empty_inputs()
+    }
+
+    /// When the next wall-clock timer is due; `i64::MIN` = it wants to see the clock once.
+    pub fn next_wall_timer(&self) -> Option<i64> {
+        self.core.timers.next_wall()
+    }
+
+    /// Takes one record, or fires the wall-clock timers that are due. What it emits is appended to `out`; on an error
+    /// `out` is as it was, and the task must be rolled back.
+    pub fn step(&mut self, wall_ms: i64, out: &mut Vec<Emit>) -> Result<Stepped, TaskError> {
+        if self.punctuate(wall_ms, out)? {
+            return Ok(Stepped::Punctuated);
+        }
+        let Some(taken) = self.inputs.take() else { return Ok(Stepped::Idle) };
+        self.emitting(out, |task| task.take(taken))?;
+        Ok(Stepped::Record)
+    }
+
+    /// Fires the wall-clock timers that are due; whether there were any. As [`Task::step`] otherwise.
+    pub fn punctuate(&mut self, wall_ms: i64, out: &mut Vec<Emit>) -> Result<bool, TaskError> {
+        if self.failed {
+            return Err(TaskError::NotRolledBack);
+        }
+        self.core.wall_ms = wall_ms;
+        if self.core.timers.next_wall().is_none_or(|due| due > wall_ms) {
+            return Ok(false);
+        }
+        self.emitting(out, |task| task.fire(TimerClock::WallClock, wall_ms))
+    }
+
+    /// Offsets of the next records to take.
+    pub fn offsets(&self) -> BTreeMap<TopicPartition, i64> {
+        self.inputs.offsets()
+    }
+
+    /// What a commit must keep beside the stores.
+    pub fn boundary(&self) -> Boundary {
+        Boundary {
+            offsets: self.offsets(),
+            stream_time: self.core.stream_time,
+            timers: self.core.timers.kept(),
+        }
+    }
+
+    /// Highest timestamp taken, ms since 1970; `i64::MIN` = none yet.
+    pub fn stream_time(&self) -> i64 {
+        self.core.stream_time
+    }
+
+    /// Whether it took a record, wrote or emitted anything since the boundary.
+    pub fn is_dirty(&self) -> bool {
+        self.core.effects > 0 || self.inputs.kept_bytes() > 0 || self.core.state.is_dirty()
+    }
+
+    /// Whether a processor asked for a commit, or the kept records take too much memory.
+    pub fn wants_commit(&self) -> bool {
+        self.core.commit_requested || self.inputs.kept_bytes() > self.kept_bytes_max
+    }
+
+    /// The state.
+    pub fn state(&self) -> &TaskState {
+        &self.core.state
+    }
+
+    /// The state, for the commit protocol.
+    pub fn state_mut(&mut self) -> &mut TaskState {
+        &mut self.core.state
+    }
+
+    /// Closes the processors and gives the state back.
+    pub fn into_state(mut self) -> TaskState {
+        self.close_nodes();
+        self.core.state
+    }
+
+    /// What it counted.
+    pub fn metrics(&self) -> TaskMetrics {
+        self.core.metrics
+    }
+
+    /// The transaction with everything since the last boundary was committed: this is the boundary now.
+    pub fn committed(&mut self) {
+        self.inputs.committed();
+        self.stream_time_at_boundary = self.core.stream_time;
+        self.timers_at_boundary = self.core.timers.kept();
+        self.core.effects = 0;
+        self.core.commit_requested = false;
+        self.core.refused.clear();
+        let offsets = self.inputs.offsets();
+        self.aside.retain(|at, _| offsets.get(&at.topic_partition).is_some_and(|next| at.offset >= *next));
+    }
+
+    /// Goes back to the boundary: the state's overlay is dropped, processors are made anew, kept records wait again.
+    /// An error of a processor's start shows in the next step.
+    pub fn rollback(&mut self) {
+        self.close_nodes();
+        self.core.state.rollback();
+        self.core.metrics.rollbacks += 1;
+        self.inputs.rollback();
+        self.failed = false;
+        if let Err(error) = self.start() {
+            tracing::error!(task = %self.id, %error, "processors cannot be started");
+            self.failed = true;
+        }
+    }
+
+    /// The cluster refused a record that this task emitted, for good. By the policy for results it is an error, or
+    /// put aside: roll back and go on then; its input record is left out, or only the result when it came from a
+    /// timer.
+    pub fn refused(
+        &mut self,
+        record: &OutputRecord,
+        at: Option<RecordPosition>,
+        reason: &str,
+    ) -> Result<(), TaskError> {
+        self.failed = true;
+        let policy = &self.topology.policies().on_produce_error;
+        let is_dead_letter = matches!(policy, Policy::DeadLetter(topic) if *topic == record.topic);
+        let position = at.clone().unwrap_or_else(|| self.position());
+        if *policy == Policy::Fail
+            || is_dead_letter
+            || self.aside.len() + self.core.refused.len() >= ASIDE_MAX
+        {
+            let (node, reason) = (record.topic.clone(), reason.to_owned());
+            return Err(TaskError::Produce { at: position, node, reason });
+        }
+        match at {
+            Some(at) => {
+                self.aside.insert(at, (record.topic.clone(), reason.to_owned(), Kind::Produce));
+            }
+            None => self.core.refused.push(record.clone()),
+        }
+        Ok(())
+    }
+
+    /// Runs something that emits; after an error or a panic `out` is as before, and the task waits for its rollback.
+    fn emitting<T>(
+        &mut self,
+        out: &mut Vec<Emit>,
+        run: impl FnOnce(&mut Self) -> Result<T, TaskError>,
+    ) -> Result<T, TaskError> {
+        if self.failed {
+            return Err(TaskError::NotRolledBack);
+        }
+        let before = out.len();
+        std::mem::swap(&mut self.core.out, out);
+        let result = run(self);
+        std::mem::swap(&mut self.core.out, out);
+        if result.is_err() {
+            out.truncate(before);
+            self.failed = true;
+        }
+        result
+    }
+
+    /// Everything that a record causes.
+    fn take(&mut self, taken: Taken) -> Result<(), TaskError> {
+        let at = RecordPosition { topic_partition: taken.at, offset: taken.offset };
+        self.core.metrics.records += 1;
+        self.core.position = Some(at.clone());
+        self.core.now = taken.timestamp.max(0);
+        self.keep_in_table(taken.source, &taken.record)?;
+        if taken.timestamp < 0 {
+            let reason = "the record has no timestamp (a negative one)".to_owned();
+            return self.judge(at, taken.record, (String::new(), reason, Kind::Decode), Traces::None);
+        }
+        self.move_time(taken.timestamp)?;
+        self.core.now = taken.timestamp;
+        if let Some((node, reason, kind)) = self.aside.get(&at).cloned() {
+            self.leave_out(&at, taken.record, &node, &reason, kind);
+        } else {
+            self.process(at, taken.source, taken.record, taken.timestamp)?;
+        }
+        let stream_time = self.core.stream_time;
+        self.fire(TimerClock::StreamTime, stream_time).map(|_| ())
+    }
+
+    /// Puts a record of a table's topic into its store, as it is: the store is the fold of the topic whatever becomes
+    /// of the record after that, since a restore of the store knows only bytes.
+    fn keep_in_table(&mut self, source: usize, record: &RawRecord) -> Result<(), TaskError> {
+        let Some(store) = self.core.tables[source] else { return Ok(()) };
+        let Some(key) = record.key.clone() else {
+            self.core.metrics.null_keys += 1;
+            return Ok(());
+        };
+        match self.core.put(store, key, record.value.clone()) {
+            Ok(()) => Ok(()),
+            Err(Failure::State(error)) => Err(error.into()),
+            Err(Failure::Decode(reason) | Failure::Encode(reason) | Failure::Process(reason)) => {
+                let (node, during) = (self.core.name(source).to_owned(), During::Record.text());
+                Err(TaskError::Timer { node, during, reason })
+            }
+        }
+    }
+
+    /// Gives a record to its source node, and does what the policy says when that fails.
+    fn process(
+        &mut self,
+        at: RecordPosition,
+        source: usize,
+        raw: RawRecord,
+        timestamp: i64,
+    ) -> Result<(), TaskError> {
+        let effects = self.core.effects;
+        let mut item = Some((raw.clone(), timestamp));
+        let Err(trouble) = self.guarded(|core| core.call(source, 0, &mut item)) else { return Ok(()) };
+        let node = self.core.culprit();
+        self.core.working.clear();
+        let (kind, reason, panicked) = match trouble {
+            Trouble::Failed(Failure::State(error)) => return Err(error.into()),
+            Trouble::Failed(Failure::Decode(reason)) => (Kind::Decode, reason, false),
+            Trouble::Failed(Failure::Encode(reason)) => (Kind::Produce, reason, false),
+            Trouble::Failed(Failure::Process(reason)) => (Kind::Process, reason, false),
+            Trouble::Panicked(message) => (Kind::Process, message, true),
+        };
+        let traces = match panicked {
+            true => Traces::Panic,
+            false if self.core.effects == effects => Traces::None,
+            false => Traces::Some,
+        };
+        self.judge(at, raw, (node, reason, kind), traces)
+    }
+
+    /// Does with a record that failed what its policy says.
+    fn judge(
+        &mut self,
+        at: RecordPosition,
+        raw: RawRecord,
+        (node, reason, kind): (String, String, Kind),
+        traces: Traces,
+    ) -> Result<(), TaskError> {
+        if *self.policy(kind) == Policy::Fail || self.aside.len() >= ASIDE_MAX {
+            return Err(match kind {
+                Kind::Decode => TaskError::Decode { at, node, reason },
+                Kind::Produce => TaskError::Produce { at, node, reason },
+                Kind::Process if traces == Traces::Panic => TaskError::Panicked { at, node, message: reason },
+                Kind::Process => TaskError::Process { at, node, reason },
+            });
+        }
+        if traces == Traces::None {
+            self.leave_out(&at, raw, &node, &reason, kind);
+            return Ok(());
+        }
+        self.aside.insert(at.clone(), (node, reason.clone(), kind));
+        Err(TaskError::PutAside { at, reason })
+    }
+
+    fn policy(&self, kind: Kind) -> &Policy {
+        let policies = self.topology.policies();
+        match kind {
+            Kind::Decode => &policies.on_decode_error,
+            Kind::Process => &policies.on_process_error,
+            Kind::Produce => &policies.on_produce_error,
+        }
+    }
+
+    /// Counts a record that is left out, and writes its dead letter.
+    fn leave_out(&mut self, at: &RecordPosition, raw: RawRecord, node: &str, reason: &str, kind: Kind) {
+        self.core.metrics.put_aside += 1;
+        tracing::warn!(task = %self.id, record = %at, node, reason, "a record is left out");
+        if let Policy::DeadLetter(topic) = self.policy(kind).clone() {
+            self.core.dead_letter(&topic, raw, at, node, reason);
+        }
+    }
+
+    /// Moves stream time on, when that moment is later: from closing to closing, each seen by all nodes in the order
+    /// of flow, so that what closes first is there for what closes next.
+    fn move_time(&mut self, to: i64) -> Result<(), TaskError> {
+        let mut from = self.core.stream_time;
+        while from < to {
+            let mut next: Option<i64> = None;
+            for index in 0..self.timed.len() {
+                let place = self.timed[index];
+                let result = self.guarded(|core| {
+                    core.with_node(place, |node, cx| {
+                        let due = node.next_due(from, to, cx)?;
+                        next = [next, due].into_iter().flatten().min();
+                        Ok(())
+                    })
+                });
+                self.blameless(result, During::Time)?;
+            }
+            let Some(tick) = next else { break };
+            let tick = tick.clamp(from.saturating_add(1), to);
+            self.core.stream_time = tick - 1;
+            self.core.now = tick - 1;
+            for index in 0..self.timed.len() {
+                let place = self.timed[index];
+                let result = self.guarded(|core| core.with_node(place, |node, cx| node.advance(tick, cx)));
+                self.blameless(result, During::Time)?;
+            }
+            from = tick;
+        }
+        self.core.stream_time = self.core.stream_time.max(to);
+        Ok(())
+    }
+
+    /// Fires the timers of a clock that are due; whether there were any.
+    fn fire(&mut self, clock: TimerClock, now: i64) -> Result<bool, TaskError> {
+        let mut any = false;
+        while let Some(due) = self.core.timers.pop(clock, now) {
+            any = true;
+            self.core.metrics.timers += 1;
+            self.core.now = if clock == TimerClock::StreamTime { now } else { self.core.stream_time };
+            let result =
+                self.guarded(|core| core.with_node(due.node, |node, cx| node.timer(&due.name, due.at, cx)));
+            self.blameless(result, During::Timer)?;
+        }
+        Ok(any)
+    }
+
+    /// A failure that no record is to blame for.
+    fn blameless(&mut self, result: Result<(), Trouble>, during: During) -> Result<(), TaskError> {
+        let Err(trouble) = result else { return Ok(()) };
+        let node = self.core.culprit();
+        self.core.working.clear();
+        Err(match trouble {
+            Trouble::Failed(Failure::State(error)) => error.into(),
+            Trouble::Failed(Failure::Decode(reason) | Failure::Encode(reason) | Failure::Process(reason)) => {
+                TaskError::Timer { node, during: during.text(), reason }
+            }
+            Trouble::Panicked(message) => TaskError::Panicked { at: self.position(), node, message },
+        })
+    }
+
+    /// The record at hand, or the next one.
+    fn position(&self) -> RecordPosition {
+        self.core.position.clone().unwrap_or_else(|| {
+            let first = self.inputs.offsets().into_iter().next();
+            let (topic_partition, offset) = first.unwrap_or_else(|| (TopicPartition::new("", 0), 0));
+            RecordPosition { topic_partition, offset }
+        })
+    }
+
+    /// Runs nodes; a panic becomes an error.
+    fn guarded(&mut self, run: impl FnOnce(&mut Core) -> Result<(), Failure>) -> Result<(), Trouble> {
+        match catch_unwind(AssertUnwindSafe(|| run(&mut self.core))) {
+            Ok(Ok(())) => Ok(()),
+            // The first failure weighs more than what was made of it.
+            Ok(Err(failure)) => Err(Trouble::Failed(self.core.fault.take().unwrap_or(failure))),
+            Err(panic) => Err(Trouble::Panicked(message_of(&*panic))),
+        }
+    }
+
+    /// Makes all nodes and starts them, at the boundary.
+    fn start(&mut self) -> Result<(), TaskError> {
+        let sub = &self.topology.0.sub_topologies[usize::from(self.id.sub_topology)];
+        let topology = self.topology.clone();
+        self.core.stream_time = self.stream_time_at_boundary;
+        self.core.now = self.stream_time_at_boundary;
+        self.core.position = None;
+        self.core.effects = 0;
+        self.core.commit_requested = false;
+        self.core.working.clear();
+        self.core.fault = None;
+        self.core.freed.fill(None);
+        self.core.timers.clear();
+        self.core.kept_timers = self.timers_at_boundary.clone();
+        let nodes = sub.nodes.clone();
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            nodes.iter().map(|place| Some((topology.0.nodes[*place].factory)())).collect::<Vec<_>>()
+        }));
+        self.core.nodes = made.map_err(|panic| TaskError::Timer {
+            node: String::new(),
+            during: During::Start.text(),
+            reason: message_of(&*panic),
+        })?;
+        let wants = |node: &Option<Box<dyn Node>>| node.as_ref().is_some_and(|node| node.wants_time());
+        self.timed = (0..self.core.nodes.len()).filter(|place| wants(&self.core.nodes[*place])).collect();
+        self.core.starting = true;
+        let result = (0..self.core.nodes.len()).try_for_each(|place| {
+            let result = self.guarded(|core| core.with_node(place, |node, cx| node.init(cx)));
+            self.blameless(result, During::Start)
+        });
+        self.core.starting = false;
+        result
+    }
+
+    fn close_nodes(&mut self) {
+        let mut nodes = std::mem::take(&mut self.core.nodes);
+        let closed = catch_unwind(AssertUnwindSafe(|| {
+            nodes.iter_mut().flatten().for_each(|node| node.close());
+        }));
+        if let Err(panic) = closed {
+            tracing::warn!(task = %self.id, message = message_of(&*panic), "a processor panicked in close");
+        }
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task")
+            .field("id", &self.id)
+            .field("offsets", &self.inputs.offsets())
+            .field("stream_time", &self.core.stream_time)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How nodes ended that did not end well.
+enum Trouble {
+    Failed(Failure),
+    Panicked(String),
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+fn check_state(id: TaskId, sub: &SubTopology, state: &TaskState) -> Result<(), TaskError> {
+    let names =
+        |specs: &[crate::state::StoreSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
+    let (found, wanted) = (names(state.specs()), names(&sub.stores));
+    if found == wanted { Ok(()) } else { Err(TaskError::WrongState { task: id.to_string(), found, wanted }) }
+}
+
+fn sources(
+    topology: &Topology,
+    sub: &SubTopology,
+    partition: i32,
+    exists: &dyn Fn(&TopicPartition) -> bool,
+) -> Inputs {
+    let mut found = Vec::new();
+    for (local, place) in sub.nodes.iter().enumerate() {
+        if let NodeKind::Source { topic, timestamps, .. } = &topology.0.nodes[*place].kind {
+            let at = TopicPartition::new(topic.as_str(), partition);
+            if exists(&at) {
+                found.push((at, local, timestamps.clone()));
+            }
+        }
+    }
+    found.sort_by(|left, right| left.0.cmp(&right.0));
+    Inputs::new(found)
+}
+
+/// The insides of a task, without nodes yet.
+fn core(topology: &Topology, sub: &SubTopology, id: TaskId, state: TaskState) -> Core {
+    let parts = &topology.0;
+    let local: BTreeMap<usize, usize> =
+        sub.nodes.iter().enumerate().map(|(local, place)| (*place, local)).collect();
+    let outputs = sub.nodes.iter().map(|place| {
+        let ports = parts.children[*place].iter();
+        ports.map(|port| port.iter().map(|(child, in_port)| (local[child], *in_port)).collect()).collect()
+    });
+    let mut store_ids = vec![None; parts.stores.len()];
+    for (place, number) in sub.store_places.iter().zip(0u16..) {
+        store_ids[*place] = Some(StoreId(number));
+    }
+    let tables = sub.nodes.iter().map(|place| match &parts.nodes[*place].kind {
+        NodeKind::Source { table: Some(store), .. } => store_ids[*store],
+        NodeKind::Source { .. } | NodeKind::Operator | NodeKind::Sink { .. } => None,
+    });
+    let tables = tables.collect();
+    Core {
+        id,
+        nodes: Vec::new(),
+        names: sub.nodes.iter().map(|place| parts.nodes[*place].name.clone()).collect(),
+        outputs: outputs.collect(),
+        state,
+        logged: sub.stores.iter().map(|store| store.changelog.is_some()).collect(),
+        store_ids: store_ids.into(),
+        tables,
+        out: Vec::new(),
+        refused: Vec::new(),
+        position: None,
+        now: i64::MIN,
+        stream_time: i64::MIN,
+        wall_ms: 0,
+        timers: Timers::default(),
+        kept_timers: Vec::new(),
+        commit_requested: false,
+        effects: 0,
+        freed: vec![None; sub.stores.len()],
+        fault: None,
+        starting: false,
+        working: Vec::new(),
+        metrics: TaskMetrics::default(),
+    }
+}
