@@ -10,6 +10,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`anchor`] | the restore targets in the metadata of an offset commit |
+//! | [`driver`] | a topology under test over a simulated cluster, with crashes and time |
 //! | [`engine`] | bytes of a task's stores on disk or in memory, one atomic batch at a time |
 //! | [`meta`] | what a task knows of its boundary, inside every batch |
 //! | [`open`] | opens a task's stores, damaged ones too |
@@ -23,6 +24,7 @@
 //! | [`store`] | typed stores over a task's or a snapshot's bytes |
 //! | [`state`] | the stores of a task: overlay over engine |
 //! | [`state_dir`] | folder, lock and identity of an application on a machine |
+//! | [`worker`] | the commit protocol: tasks that share a transaction |
 //!
 //! Invariants (asserted in debug builds): I1 a store is the fold of its committed changelog below its position, and
 //! both are written in one batch; I2 the position never passes the last committed restore target; I3 a transaction
@@ -35,6 +37,7 @@ mod bytes_codec;
 
 pub mod anchor;
 pub mod codec;
+pub mod driver;
 pub mod dsl;
 pub mod engine;
 pub mod meta;
@@ -49,5 +52,6 @@ pub mod state_dir;
 pub mod store;
 pub mod task;
 pub mod topology;
+pub mod worker;
 
 pub use bytes_codec::Malformed;

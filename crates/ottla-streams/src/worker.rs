@@ -158,7 +158,6 @@ impl<T: TransactionPort> Worker<T> {
     /// where the changes of each store go, as in the recovery's plan.
     pub fn add(&mut self, task: Task, changes: Vec<ChangeSource>) {
         let id = task.id();
-        debug_assert!(task.offsets() == task.state().meta().inputs || task.state().meta().writer.is_empty());
         for input in task.inputs() {
             self.routes.insert(input.clone(), id);
         }
@@ -189,6 +188,15 @@ impl<T: TransactionPort> Worker<T> {
             if let Some(slot) = self.slots.get_mut(&id) {
                 slot.task.push(records);
             }
+        }
+    }
+
+    /// Tells that everything below an offset of an input was fetched: the offsets to commit then move over aborted
+    /// records and markers.
+    pub fn fetched_to(&mut self, at: &TopicPartition, offset: i64) {
+        let slot = self.routes.get(at).and_then(|id| self.slots.get_mut(id));
+        if let Some(slot) = slot {
+            slot.task.fetched_to(at, offset);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::port::{Acked, CommitFailure, PortError, TransactionPort};
 use crate::record::TaskId;
 use crate::recovery::ChangeSource;
 use crate::state::StateError;
+use crate::task::Boundary;
 
 impl<T: TransactionPort> Worker<T> {
     /// A boundary is wanted: by time, by bytes, by the age of the transaction, or by a processor.
@@ -247,7 +248,7 @@ fn boundary(
     acked: &BTreeMap<TopicPartition, Acked>,
     wall_ms: i64,
 ) -> Meta {
-    let inputs = slot.task.offsets();
+    let Boundary { offsets: inputs, stream_time, timers } = slot.task.boundary();
     let mut meta = slot.task.state().meta().clone();
     for (source, store) in slot.changes.iter().zip(&mut meta.stores) {
         match source {
@@ -267,12 +268,7 @@ fn boundary(
         }
         store.time_ms = wall_ms; // taken before the flush: no later delete is missed
     }
-    meta.inputs = inputs;
-    meta.seq = slot.attempt;
-    writer.clone_into(&mut meta.writer);
-    meta.stream_time = slot.task.stream_time();
-    meta.timers = slot.task.timers();
-    meta
+    Meta { inputs, stream_time, timers, seq: slot.attempt, writer: writer.to_owned(), ..meta }
 }
 
 /// The disk refused; the same batch may be written later.

@@ -1,11 +1,10 @@
 //! S0: tasks take records, and what they emit goes to the producer.
 
-use crate::port::PortError;
+use crate::port::{PortError, TransactionPort};
 use crate::record::{OutputRecord, RawRecord, TaskId};
-use crate::task::{Emit, Stepped};
-use crate::port::TransactionPort;
+use crate::task::{Emit, Stepped, TaskError};
 
-use super::slot::Status;
+use super::slot::{Slot, Status};
 use super::{Guarantee, Phase, Step, Worker, WorkerError, WorkerEvent};
 
 /// Records that a task takes before the next one has its turn.
@@ -37,7 +36,7 @@ impl<T: TransactionPort> Worker<T> {
 
     /// Tasks that may work, beginning behind the one that had the last turn.
     fn turns(&self) -> Vec<TaskId> {
-        let running = |(id, slot): (&TaskId, &super::Slot)| (slot.status == Status::Running).then_some(*id);
+        let running = |(id, slot): (&TaskId, &Slot)| (slot.status == Status::Running).then_some(*id);
         let mut ids: Vec<TaskId> = self.slots.iter().filter_map(running).collect();
         let first = self.turn.map_or(0, |turn| ids.partition_point(|id| *id <= turn));
         ids.rotate_left(first);
@@ -47,29 +46,28 @@ impl<T: TransactionPort> Worker<T> {
     fn serve(&mut self, id: TaskId, records_max: usize, out: &mut Vec<Emit>) -> Result<Took, WorkerError> {
         let wall_ms = self.clock.wall_ms();
         let mut took = Took::default();
-        let Some(slot) = self.slots.get_mut(&id) else { return Ok(took) };
-        match slot.task.punctuate(wall_ms, out) {
-            Ok(fired) => took.timers = fired,
-            Err(error) => {
-                self.task_failed(id, &error.to_string());
-                return Ok(took);
-            }
-        }
-        if !self.emit(id, out)? {
-            return Ok(took);
-        }
         while took.records < records_max {
             let Some(slot) = self.slots.get_mut(&id) else { return Ok(took) };
             match slot.task.step(wall_ms, out) {
-                Ok(Stepped::Record) => took.records += 1,
                 Ok(Stepped::Idle) => break,
+                Ok(Stepped::Record) => {
+                    took.records += 1;
+                    self.metrics.records.add(1);
+                }
+                Ok(Stepped::Punctuated) => took.timers = true,
+                Err(TaskError::PutAside { at, reason }) => {
+                    self.fail(&format!("{at} is left out: {reason}"), false);
+                    return Ok(took);
+                }
                 Err(error) => {
                     self.task_failed(id, &error.to_string());
                     return Ok(took);
                 }
             }
-            self.metrics.records.add(1);
             let wants_commit = slot.task.wants_commit();
+            if self.dirty_since.is_none() && slot.is_dirty() {
+                self.dirty_since = Some(self.now());
+            }
             if !self.emit(id, out)? || wants_commit {
                 return Ok(took);
             }
@@ -79,39 +77,37 @@ impl<T: TransactionPort> Worker<T> {
 
     /// Hands over what a task emitted. `false`: the transaction has failed.
     fn emit(&mut self, id: TaskId, out: &mut Vec<Emit>) -> Result<bool, WorkerError> {
-        if self.dirty_since.is_none() && self.is_dirty(id) {
-            self.dirty_since = Some(self.now());
-        }
         if out.is_empty() {
             return Ok(true);
         }
         for emit in out.drain(..) {
-            let record = match emit {
-                Emit::Output(record) => record,
-                Emit::Change(change) => {
-                    let Some(at) = self.slots.get(&id).and_then(|slot| slot.changelog(change.store)) else {
-                        continue; // a table of a source topic: that topic is its changelog
-                    };
-                    let record = RawRecord {
-                        key: Some(change.key),
-                        value: change.value,
-                        timestamp: change.timestamp,
-                        headers: Vec::new(),
-                    };
-                    OutputRecord { topic: at.topic.to_string(), partition: Some(at.partition), record }
-                }
-            };
+            let Some(record) = self.record_of(id, emit) else { continue };
+            if !self.open()? {
+                return Ok(false);
+            }
             if self.wrote.get(&record.topic) != Some(&id) {
                 self.wrote.insert(record.topic.clone(), id);
             }
-            let sent = if self.open()? { self.port.send(record).map(|_| ()) } else { return Ok(false) };
-            if let Err(error) = sent {
+            if let Err(error) = self.port.send(record) {
                 self.call_failed(error)?;
                 return Ok(false);
             }
         }
         self.at(Step::AfterSend)?;
         Ok(true)
+    }
+
+    /// What goes to the cluster; nothing for the table of an input topic, which is its own changelog.
+    fn record_of(&self, id: TaskId, emit: Emit) -> Option<OutputRecord> {
+        match emit {
+            Emit::Output(record) => Some(record),
+            Emit::Change(change) => {
+                let at = self.slots.get(&id)?.changelog(change.store)?;
+                let (key, value, timestamp) = (Some(change.key), change.value, change.timestamp);
+                let record = RawRecord { key, value, timestamp, headers: Vec::new() };
+                Some(OutputRecord { topic: at.topic.to_string(), partition: Some(at.partition), record })
+            }
+        }
     }
 
     /// Begins the transaction unless one is open. `false`: it has failed.
