@@ -48,6 +48,11 @@ pub mod producer;
 #[cfg(test)]
 mod scripted;
 
+/// The guide's code is compiled with the examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/from-rdkafka.md")]
+struct FromRdkafka;
+
 pub use admin::Admin;
 pub use cluster::{Cluster, ClusterError, NodeAddress, TopicMetadata};
 pub use connection::{Connection, Finalized, Pending, Versions};
