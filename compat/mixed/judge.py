@@ -23,7 +23,7 @@ class Member:
     """The log of one member, and what was done to it (all times in microseconds)."""
 
     def __init__(self, name):
-        self.name, self.events, self.killed, self.pauses = name, [], None, []
+        self.name, self.events, self.killed, self.pauses, self.leaving = name, [], None, [], float("inf")
 
     def hear(self, line):
         kind, time, *rest = line.split()
@@ -167,7 +167,8 @@ def put_out(members):
     for m in members:
         if not m.pauses:
             for e in m.events:
-                if e.kind == "lost":
+                # Java calls what it gives up "lost" when it is closed in the middle of a rebalance.
+                if e.kind == "lost" and e.time < m.leaving:
                     yield "%s was put out of the group (generation %s)" % (m.name, e.rest[0])
                 if e.kind == "error":
                     yield "%s: %s" % (m.name, " ".join(e.rest))
@@ -212,4 +213,7 @@ def self_test():
     paused = members(A=a, B=b.replace("own 40 2 1", "own 25 2 1"))
     paused[0].pauses.append((22, 29))
     assert not any("is owned by" in f for f in judge(paused, ends, True)), "a pause excuses"
+    leaving = members(A=a, B=b + "; lost 70 2 -")
+    leaving[1].leaving = 69
+    assert judge(leaving, ends, True) == [], "who was told to leave is not put out"
     return len(faults)

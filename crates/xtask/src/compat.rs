@@ -146,13 +146,13 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "mixed",
         script: "suite-mixed",
-        about: "one group with members of four clients",
+        about: "one group with members of five clients, ours among them",
         arguments: "",
         config: Some("mixed"),
         restarts: false,
         healthy: true,
         usual: false,
-        example: None,
+        example: Some(("mixed_member", "MIXED_OTTLA")),
     },
     Suite {
         name: "kafka-python",
