@@ -92,7 +92,7 @@ pub struct Boundary {
 ///     b.stream("words", Utf8, Utf8).group().count("counts").to("totals");
 /// })?;
 /// let sub = &topology.sub_topologies()[0];
-/// let state = TaskState::open(Box::new(MemEngine::new()), &sub.stores, sub.fingerprint)?;
+/// let state = TaskState::open(Box::new(MemEngine::alone(&sub.store_names())), &sub.stores, sub.fingerprint)?;
 /// let mut task = Task::new(&topology, TaskId { sub_topology: 0, partition: 0 }, state)?;
 /// let record = RawRecord { key: Some("a".into()), value: Some("x".into()), timestamp: 1, headers: vec![] };
 /// task.push(vec![InputRecord { topic_partition: TopicPartition::new("words", 0), offset: 0, record }]);

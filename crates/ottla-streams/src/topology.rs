@@ -81,6 +81,13 @@ pub struct SubTopology {
     pub(crate) store_places: Vec<usize>,
 }
 
+impl SubTopology {
+    /// Names of its stores, by [`crate::engine::StoreId`], as engines want them.
+    pub fn store_names(&self) -> Vec<&str> {
+        self.stores.iter().map(|store| store.name.as_str()).collect()
+    }
+}
+
 /// Why an internal topic is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InternalKind {

@@ -1,1 +1,8 @@
-//! Tests of this module; see the parent.
+//! Every operator against a naive model, over a world with commits, rollbacks and restarts at random.
+
+mod aggregates;
+mod joins;
+mod sessions;
+mod stateless;
+mod windows;
+pub(crate) mod world;

@@ -24,7 +24,7 @@ use crate::task::Core;
 ///     b.stream("in", Utf8, Utf8).group().count("counts");
 /// })?;
 /// let sub = &topology.sub_topologies()[0];
-/// let state = TaskState::open(Box::new(MemEngine::new()), &sub.stores, sub.fingerprint)?;
+/// let state = TaskState::open(Box::new(MemEngine::alone(&sub.store_names())), &sub.stores, sub.fingerprint)?;
 /// let counts = topology.store::<KvStore<String, i64>>("counts").expect("it is there");
 /// let snapshot = state.snapshot();
 /// assert_eq!(counts.read(&snapshot)?.get(&"nobody".to_string())?, None);

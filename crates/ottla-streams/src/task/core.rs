@@ -148,10 +148,8 @@ impl Core {
         node: &str,
         reason: &str,
     ) {
-        let header = |key: &'static str, value: String| Header {
-            key: ottla_client::Text::from_static(key),
-            value: Some(Bytes::from(value)),
-        };
+        let header =
+            |key: &'static str, value: String| Header { key: key.into(), value: Some(Bytes::from(value)) };
         record.headers.push(header("ottla.error", reason.to_owned()));
         record.headers.push(header("ottla.node", node.to_owned()));
         record.headers.push(header("ottla.topic", at.topic_partition.topic.to_string()));
