@@ -88,9 +88,55 @@ pub struct FileIdentity {
 
 /// The identity of the file or folder at a path.
 pub fn identity(path: &Path) -> io::Result<FileIdentity> {
+    Ok(facts_of(&fs::metadata(path)?).identity)
+}
+
+/// What a file system says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Which file it is.
+    pub identity: FileIdentity,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// When it was last written, ns since 1970.
+    pub modified_ns: i64,
+    /// A plain file, not a folder, link or device.
+    pub is_file: bool,
+}
+
+fn facts_of(metadata: &fs::Metadata) -> FileFacts {
     use std::os::unix::fs::MetadataExt;
-    let metadata = fs::metadata(path)?;
-    Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
+    FileFacts {
+        identity: FileIdentity { device: metadata.dev(), inode: metadata.ino() },
+        bytes: metadata.len(),
+        modified_ns: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        is_file: metadata.is_file(),
+    }
+}
+
+/// Facts about what a path leads to.
+pub fn facts(path: &Path) -> io::Result<FileFacts> {
+    Ok(facts_of(&fs::metadata(path)?))
+}
+
+/// Facts about an open file, whatever its name is by now.
+pub fn facts_of_open(file: &fs::File) -> io::Result<FileFacts> {
+    Ok(facts_of(&file.metadata()?))
+}
+
+/// Reads at an offset until the buffer is full or the file ends; gives how much.
+pub fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    use std::os::unix::fs::FileExt;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// Bytes of all files in a folder and below.
@@ -133,6 +179,10 @@ mod tests {
         let first = identity(&file).expect("there");
         assert_eq!(identity(&folder.join("a").join("text")).expect("there"), first);
         assert_ne!(identity(&folder.join("b")).expect("there").inode, first.inode);
+        let open = open_read(&file).expect("there");
+        let (found, mut buffer) = (facts_of_open(&open).expect("told"), [0; 4]);
+        assert_eq!((found, found.bytes, found.is_file), (facts(&file).expect("told"), 1, true));
+        assert_eq!(read_at(&open, &mut buffer, 0).expect("read"), 1, "up to the end");
         remove_tree(&folder).expect("removed");
         remove_tree(&folder).expect("absent is fine");
     }

@@ -22,6 +22,7 @@
 //! | [`codec`] | keys and values as bytes |
 //! | [`task`], [`processor`] | a sub-topology over one partition at work, and the user's code in it |
 //! | [`store`] | typed stores over a task's or a snapshot's bytes |
+//! | [`source`] | records from outside of Kafka, exactly once: log files, a PostgreSQL outbox |
 //! | [`state`] | the stores of a task: overlay over engine |
 //! | [`state_dir`] | folder, lock and identity of an application on a machine |
 //! | [`worker`] | the commit protocol: tasks that share a transaction |
@@ -47,6 +48,7 @@ pub mod port;
 pub mod processor;
 pub mod record;
 pub mod recovery;
+pub mod source;
 pub mod state;
 pub mod state_dir;
 pub mod store;
