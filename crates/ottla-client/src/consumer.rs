@@ -167,7 +167,8 @@ pub struct Lag {
 /// # let client = ClientSettings::new(bootstrap)?;
 /// # let admin = Admin::connect(client.clone()).await?;
 /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
-/// # Producer::connect(ProducerSettings::new(client.clone())).await?.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
 /// use std::time::Duration;
 /// use ottla_client::{Consumer, ConsumerSettings, StartAt, TopicPartition};
 ///
@@ -190,7 +191,8 @@ pub struct Lag {
 /// # let client = ClientSettings::new(bootstrap)?;
 /// # let admin = Admin::connect(client.clone()).await?;
 /// # admin.create_topic(&NewTopic::new("orders", 1)).await?;
-/// # Producer::connect(ProducerSettings::new(client.clone())).await?.send(Record::to("orders").value("a lamp")).await?.wait().await?;
+/// # let producer = Producer::connect(ProducerSettings::new(client.clone())).await?;
+/// # producer.send(Record::to("orders").value("a lamp")).await?.wait().await?;
 /// use std::time::Duration;
 /// use ottla_client::{Consumer, ConsumerSettings, OffsetReset};
 ///

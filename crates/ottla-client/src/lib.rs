@@ -17,6 +17,9 @@
 //!
 //! Not here: TLS and SASL, share groups.
 //!
+//! Programs to begin with are in `examples`: `idempotent_producer`, `consume_process_produce`, `consumer_group` and
+//! `admin`. `docs/guide/from-rdkafka.md` is for who comes from that library.
+//!
 //! ```
 //! use ottla_client::{ClientSettings, Producer, ProducerSettings, Record};
 //!
