@@ -97,6 +97,7 @@ impl Broker {
         let (stop, stopping) = watch::channel(false);
         let scraper = Arc::new(Scraper::new(metrics.clone(), clock.clone()));
         let http = serve_http(&config, &scraper).await?;
+        let shard = ShardHandle::new(inbox.clone(), clock.clone());
         let setup = OwnerSetup {
             disk,
             log: log_options(&config),
@@ -104,6 +105,7 @@ impl Broker {
             clock: clock.clone(),
             time: time.clone(),
             inbox: inbox.clone(),
+            shard: shard.clone(),
             snapshot_bytes: config.snapshot_log_bytes,
             metrics: metrics.clone(),
             desk: desk.clone(),
@@ -114,7 +116,6 @@ impl Broker {
         let view = Arc::new(View::new(recovered.state.image(), reader, random.next_u64()));
         let owner = Owner::start(setup, recovered, view.clone())?;
         let owner = spawn::thread("ottla-shard", move || owner.run()).map_err(StartError::from)?;
-        let shard = ShardHandle::new(inbox.clone(), clock.clone());
         if is_new {
             bootstrap(&shard, &mut random).await?;
         }
@@ -260,6 +261,7 @@ fn log_options(config: &Config) -> ottla_storage::LogOptions {
     let mut options = ottla_storage::LogOptions::new(nonces);
     options.file_bytes = config.log_file_bytes;
     options.tail_bytes_max = config.tail_cache_bytes;
+    options.levels = config.levels;
     options.durability = match config.durability {
         Durability::Fsync => ottla_storage::Durability::Fsync,
         Durability::Os => ottla_storage::Durability::Os,

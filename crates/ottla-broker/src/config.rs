@@ -45,6 +45,8 @@ pub struct Config {
     pub tail_cache_bytes: usize,
     /// Log bytes after which a snapshot is written.
     pub snapshot_log_bytes: u64,
+    /// When files are dropped and rewritten.
+    pub levels: ottla_storage::LevelsOptions,
     /// Threads that serve connections; 0: as many as the machine has cores.
     pub network_threads: usize,
     /// `socket.request.max.bytes`.
@@ -74,6 +76,7 @@ impl Default for Config {
             log_file_bytes: 64 << 20,
             tail_cache_bytes: 64 << 20,
             snapshot_log_bytes: limits::SNAPSHOT_LOG_BYTES,
+            levels: ottla_storage::LevelsOptions::default(),
             network_threads: 0,
             socket_request_max_bytes: limits::REQUEST_BYTES_MAX,
             queued_max_request_bytes: limits::REQUESTS_IN_FLIGHT_BYTES_MAX,
@@ -117,7 +120,9 @@ enum Kind {
     Text(Get<String>),
     Int32(Get<i32>, RangeInclusive<i64>),
     Unsigned64(Get<u64>, RangeInclusive<i64>),
+    Int64(Get<i64>, RangeInclusive<i64>),
     Size(Get<usize>, RangeInclusive<i64>),
+    Boolean(Get<bool>),
     Durability,
 }
 
@@ -164,6 +169,41 @@ pub static SETTINGS: &[Setting] = &[
         "snapshot.log.bytes",
         "log bytes after which a snapshot is written",
         Kind::Unsigned64(|c| &mut c.snapshot_log_bytes, 1 << 20..=1 << 40)
+    ),
+    setting!(
+        "log.rewrite.enable",
+        "whether files are rewritten by partition and without garbage; files that hold nothing alive always go",
+        Kind::Boolean(|c| &mut c.levels.rewrite)
+    ),
+    setting!(
+        "log.rewrite.file.bytes",
+        "size of a rewritten file, bytes",
+        Kind::Unsigned64(|c| &mut c.levels.data_file_bytes, 1 << 20..=2 << 30)
+    ),
+    setting!(
+        "log.rewrite.run.bytes",
+        "log files are looked at together, for rewriting, once they are so many bytes",
+        Kind::Unsigned64(|c| &mut c.levels.run_bytes, 1 << 20..=1 << 40)
+    ),
+    setting!(
+        "log.rewrite.run.age.ms",
+        "or once the oldest of them is older than this, ms",
+        Kind::Int64(|c| &mut c.levels.run_age_ms, 0..=i64::MAX / 4)
+    ),
+    setting!(
+        "log.rewrite.extent.bytes",
+        "they are rewritten where what lies together of a partition is shorter than this, bytes",
+        Kind::Unsigned64(|c| &mut c.levels.extent_bytes_min, 0..=1 << 30)
+    ),
+    setting!(
+        "log.rewrite.mixed.percent",
+        "or where so much of them has another retention than most, percent",
+        Kind::Unsigned64(|c| &mut c.levels.mixed_percent, 0..=100)
+    ),
+    setting!(
+        "log.rewrite.garbage.percent",
+        "files are rewritten without their garbage when more than this of all is garbage, percent",
+        Kind::Unsigned64(|c| &mut c.levels.garbage_percent, 1..=100)
     ),
     setting!(
         "network.threads",
@@ -240,19 +280,24 @@ impl Setting {
     pub fn config_type(&self) -> ConfigType {
         match &self.kind {
             Kind::Text(_) | Kind::Durability => ConfigType::String,
+            Kind::Boolean(_) => ConfigType::Boolean,
             Kind::Int32(..) => ConfigType::Int,
             Kind::Unsigned64(_, bound) | Kind::Size(_, bound) if *bound.end() <= i64::from(i32::MAX) => {
                 ConfigType::Int
             }
-            Kind::Unsigned64(..) | Kind::Size(..) => ConfigType::Long,
+            Kind::Unsigned64(..) | Kind::Int64(..) | Kind::Size(..) => ConfigType::Long,
         }
     }
 
     fn listed(&self, defaults: &Config) -> Listed {
         let bound = match &self.kind {
             Kind::Text(_) => "anything".to_owned(),
+            Kind::Boolean(_) => "true or false".to_owned(),
             Kind::Durability => "one of fsync, os".to_owned(),
-            Kind::Int32(_, bound) | Kind::Unsigned64(_, bound) | Kind::Size(_, bound) => {
+            Kind::Int32(_, bound)
+            | Kind::Unsigned64(_, bound)
+            | Kind::Int64(_, bound)
+            | Kind::Size(_, bound) => {
                 format!("{} to {}", bound.start(), bound.end())
             }
         };
@@ -340,7 +385,11 @@ impl Kind {
             Self::Text(get) => *get(config) = text.to_owned(),
             Self::Int32(get, bound) => *get(config) = number(text, bound)? as i32,
             Self::Unsigned64(get, bound) => *get(config) = number(text, bound)? as u64,
+            Self::Int64(get, bound) => *get(config) = number(text, bound)?,
             Self::Size(get, bound) => *get(config) = number(text, bound)? as usize,
+            Self::Boolean(get) => {
+                *get(config) = text.to_ascii_lowercase().parse().map_err(|_| "true or false".to_owned())?;
+            }
             Self::Durability => {
                 config.durability = match text {
                     "fsync" => Durability::Fsync,
@@ -357,7 +406,9 @@ impl Kind {
             Self::Text(get) => get(config).clone(),
             Self::Int32(get, _) => get(config).to_string(),
             Self::Unsigned64(get, _) => get(config).to_string(),
+            Self::Int64(get, _) => get(config).to_string(),
             Self::Size(get, _) => get(config).to_string(),
+            Self::Boolean(get) => get(config).to_string(),
             Self::Durability => match config.durability {
                 Durability::Fsync => "fsync".to_owned(),
                 Durability::Os => "os".to_owned(),

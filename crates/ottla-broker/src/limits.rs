@@ -70,6 +70,10 @@ pub const V1_HELD_MAX: usize = 1000;
 pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 /// A snapshot is written when the log has grown by this, or by twice the last snapshot if that is more.
 pub const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
+/// How often it is looked for files to drop or rewrite.
+pub const FILES_INTERVAL: Duration = Duration::from_secs(5);
+/// Log starts that one decision of retention moves at most.
+pub const LOG_STARTS_PER_DECISION: usize = 1000;
 /// How long an orderly shutdown waits for answers to leave (`shutdown.timeout.ms`).
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 /// A batch smaller than this share of its request is copied, so that what the log keeps in memory holds no more than

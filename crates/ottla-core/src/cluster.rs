@@ -35,6 +35,7 @@ mod names;
 mod partitions;
 pub(crate) mod records;
 mod replicas;
+mod retention;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -55,6 +56,7 @@ pub use names::{
 pub(crate) use partitions::create_partitions;
 use records::ControlRecord;
 pub use replicas::check_replicas;
+pub(crate) use retention::move_log_starts;
 pub use topics::Topic;
 pub(crate) use topics::{TopicMap, Topics};
 

@@ -87,6 +87,8 @@ pub enum CommandBody {
     },
     /// What passes of the cleaner announce, or have found; see `clean` for the order.
     Cleaned(Vec<(TopicIdPartition, Cleaned)>),
+    /// Retention: records of these partitions below these offsets need not be kept any more.
+    MoveLogStarts(Vec<(TopicIdPartition, i64)>),
     /// Time has passed: deadlines and expiries that are due.
     Tick,
     /// A connection's peer has closed: what it asked and nobody decided is not wanted any more.

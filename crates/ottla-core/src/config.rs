@@ -53,6 +53,8 @@ pub struct CoreConfig {
     pub producer_id_expiration_ms: i64,
     /// `producer.id.expiration.check.interval.ms`: how often such producers are looked for.
     pub producer_id_expiration_check_interval_ms: i64,
+    /// `log.retention.check.interval.ms`: how often it is looked for records that need not be kept.
+    pub log_retention_check_interval_ms: i64,
     /// `offset.metadata.max.bytes`: longest metadata text of a committed offset.
     pub offset_metadata_max_bytes: i32,
     /// `offsets.retention.minutes`, in milliseconds.
@@ -187,10 +189,20 @@ impl MigrationPolicy {
 pub struct Limits {
     /// Partitions in one transaction, and so entries in one commit's decision.
     pub transaction_partitions_max: usize,
-    /// Producers remembered by all partitions together.
+    /// Producers remembered by all partitions together (`max.producers`).
     pub producers_max: usize,
-    /// Transactional ids.
+    /// The same for what one principal has brought (`max.producers.per.principal`).
+    pub producers_per_principal_max: usize,
+    /// Transactional ids (`max.transactional.ids`).
     pub transactional_ids_max: usize,
+    /// The same for what one principal has brought (`max.transactional.ids.per.principal`).
+    pub transactional_ids_per_principal_max: usize,
+    /// Transactions that are open at once (`max.open.transactions`).
+    pub open_transactions_max: usize,
+    /// The same for those of one principal (`max.open.transactions.per.principal`).
+    pub open_transactions_per_principal_max: usize,
+    /// Partitions of all transactions together.
+    pub transactions_partitions_max: usize,
     /// Groups.
     pub groups_max: usize,
     /// Committed and pending offsets of all groups together.
@@ -223,6 +235,24 @@ pub struct Limits {
     pub verifications_max: usize,
 }
 
+impl Limits {
+    /// Producers that one principal may have the partitions remember. There is one principal, `ANONYMOUS`, so what all
+    /// have together is what it has; the same holds for the next two.
+    pub(crate) fn producers(&self) -> usize {
+        self.producers_max.min(self.producers_per_principal_max)
+    }
+
+    /// Transactional ids that one principal may have.
+    pub(crate) fn transactional_ids(&self) -> usize {
+        self.transactional_ids_max.min(self.transactional_ids_per_principal_max)
+    }
+
+    /// Transactions that one principal may have open.
+    pub(crate) fn open_transactions(&self) -> usize {
+        self.open_transactions_max.min(self.open_transactions_per_principal_max)
+    }
+}
+
 impl Default for CoreConfig {
     fn default() -> Self {
         Self {
@@ -246,6 +276,7 @@ impl Default for CoreConfig {
             producer_id_expiration_ms: 86_400_000,
             producer_id_expiration_check_interval_ms: 600_000,
             offset_metadata_max_bytes: 4096,
+            log_retention_check_interval_ms: 300_000,
             offsets_retention_ms: 10_080 * 60_000,
             offsets_retention_check_interval_ms: 600_000,
             group_consumer_session_timeout_ms: 45_000,
@@ -274,7 +305,12 @@ impl Default for Limits {
         Self {
             transaction_partitions_max: 10_000,
             producers_max: 2_000_000,
+            producers_per_principal_max: i32::MAX as usize,
             transactional_ids_max: 1_000_000,
+            transactional_ids_per_principal_max: i32::MAX as usize,
+            open_transactions_max: 100_000,
+            open_transactions_per_principal_max: i32::MAX as usize,
+            transactions_partitions_max: 2_000_000,
             groups_max: 100_000,
             group_offsets_max: 2_000_000,
             group_members_max: 10_000,

@@ -21,6 +21,8 @@ pub enum EntryKind {
     PartitionLeave = 2,
     /// Reserved: a partition enters this shard.
     PartitionEnter = 3,
+    /// Which files the log consists of has changed. Written and read by the log itself; no state sees it.
+    Files = 4,
 }
 
 /// One batch at its final place.

@@ -112,6 +112,14 @@ pub struct Counts {
     pub states_compared: u64,
     /// Batches that readers checked.
     pub batches_read: u64,
+    /// Changes of the log's files that became durable.
+    pub files_changed: u64,
+    /// Files that were dropped or rewritten.
+    pub files_removed: u64,
+    /// Changes that wrote new files.
+    pub rewrites: u64,
+    /// Log starts that retention asked to move.
+    pub log_starts_moved: u64,
 }
 
 macro_rules! for_each_count {
@@ -145,12 +153,16 @@ impl Counts {
             client_crashes,
             zombies,
             states_compared,
-            batches_read
+            batches_read,
+            files_changed,
+            files_removed,
+            rewrites,
+            log_starts_moved
         );
     }
 
     /// Every count with its name.
-    pub fn named(&self) -> [(&'static str, u64); 22] {
+    pub fn named(&self) -> [(&'static str, u64); 26] {
         [
             ("batches acknowledged", self.batches_acked),
             ("repeats acknowledged", self.repeats_acked),
@@ -174,6 +186,10 @@ impl Counts {
             ("zombies", self.zombies),
             ("states compared", self.states_compared),
             ("batches read", self.batches_read),
+            ("changes of the log's files", self.files_changed),
+            ("files dropped or rewritten", self.files_removed),
+            ("rewritings", self.rewrites),
+            ("log starts moved by retention", self.log_starts_moved),
         ]
     }
 }

@@ -5,6 +5,7 @@
 
 use ottla_env::disk::sim::{Fault, FaultPlan};
 use ottla_env::rng::{Rng, SeededRng};
+use ottla_storage::LevelsOptions;
 
 /// Bugs that the simulator can plant in its own shell or disk, to show that the checker finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,11 +40,19 @@ pub enum Bug {
     ShardTimeFollowsWall,
     /// The reload goes on at the epoch it had.
     KeepEpoch,
+    /// Files are unlinked before the record that drops them is durable.
+    UnlinkBeforeRecord,
+    /// The record that makes a rewritten file live is written before the file is synced.
+    RecordBeforeSync,
+    /// Files that no snapshot contains are dropped and rewritten.
+    RewriteUnsnapshotted,
+    /// Retention moves log starts in memory and writes no record.
+    LogStartInMemory,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::SkipSync,
         Self::AnswerBeforeDurable,
         Self::PublishBeforeDurable,
@@ -59,6 +68,10 @@ impl Bug {
         Self::DropAbortedIndex,
         Self::ShardTimeFollowsWall,
         Self::KeepEpoch,
+        Self::UnlinkBeforeRecord,
+        Self::RecordBeforeSync,
+        Self::RewriteUnsnapshotted,
+        Self::LogStartInMemory,
     ];
 }
 
@@ -122,6 +135,12 @@ pub struct Options {
     pub clock_step_mean_ms: u64,
     /// Mean time between snapshots, ms.
     pub snapshot_mean_ms: u64,
+    /// Mean time between two looks at the files, for dropping and rewriting, ms.
+    pub tidy_mean_ms: u64,
+    /// Mean time between two moves of log starts by retention, ms.
+    pub retention_mean_ms: u64,
+    /// When files are dropped and rewritten.
+    pub levels: LevelsOptions,
     /// Whether live, shadow and reloaded states are compared; a frame then holds decisions of one time only.
     pub compare_states: bool,
     /// Whether every request and answer is written down, for looking into a failure.
@@ -165,6 +184,17 @@ impl Options {
             pause_mean_ms: [3_000, 1_000_000][rng.index(2)],
             clock_step_mean_ms: [2_000, 1_000_000][rng.index(2)],
             snapshot_mean_ms: [200, 1_500, 1_000_000][rng.index(3)],
+            tidy_mean_ms: [100, 1_000, 1_000_000][rng.index(3)],
+            retention_mean_ms: [300, 2_000, 1_000_000][rng.index(3)],
+            levels: LevelsOptions {
+                rewrite: !rng.one_in(5),
+                data_file_bytes: [16 << 10, 48 << 10, 1 << 20][rng.index(3)],
+                run_bytes: [16 << 10, 96 << 10][rng.index(2)],
+                run_age_ms: i64::try_from(rng.between(100, 4_000)).expect("small"),
+                extent_bytes_min: [0, 4 << 10, 256 << 10][rng.index(3)],
+                mixed_percent: [0, 10, 100][rng.index(3)],
+                garbage_percent: [1, 25, 60][rng.index(3)],
+            },
             compare_states: !rng.one_in(3),
             journal: false,
             bug: None,
@@ -178,6 +208,16 @@ impl Options {
         if matches!(bug, Bug::BelievePageCache | Bug::AnswerAfterFailedSync) {
             options.faults = options.faults.with(Fault::SyncError, 20_000);
             options.kill_rate = 0;
+        }
+        let is_of_files = matches!(
+            bug,
+            Bug::UnlinkBeforeRecord | Bug::RecordBeforeSync | Bug::RewriteUnsnapshotted | Bug::LogStartInMemory
+        );
+        if is_of_files {
+            options.tidy_mean_ms = 100;
+            options.retention_mean_ms = 300;
+            options.snapshot_mean_ms = 200;
+            options.levels.rewrite = true;
         }
         options
     }

@@ -2,9 +2,11 @@
 //!
 //! Decisions are queued, taken in groups as frames, appended and synced; then bounds are published, answers are
 //! released, in this order. While a frame is in flight the owner decides on. A failed append throws the state
-//! away and loads it again at a higher epoch; requests in flight are settled then. The planted bugs of
+//! away and loads it again at a higher epoch; requests in flight are settled then. `files` is the thread that tidies
+//! the folder. The planted bugs of
 //! `options::Bug` sit here, each at the place where a real shell could have it.
 
+mod files;
 mod load;
 mod time;
 
@@ -21,7 +23,7 @@ use ottla_env::rng::{Rng, SeededRng};
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
 use ottla_storage::{
-    AppendError, DurableEnd, FilePreparer, LogOptions, LogReader, LogWriter, SnapshotInfo, SnapshotStore,
+    AppendError, DurableEnd, FilePreparer, Levels, LogOptions, LogReader, LogWriter, SnapshotInfo, SnapshotStore,
     SnapshotWriter,
 };
 
@@ -78,6 +80,7 @@ struct Log {
     reader: LogReader,
     snapshots: SnapshotStore,
     preparer: FilePreparer,
+    levels: Levels,
     epoch: i32,
 }
 

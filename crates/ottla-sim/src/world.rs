@@ -316,6 +316,7 @@ fn setup(options: &Options, clock: &Arc<ManualClock>, rng: &mut SeededRng) -> Se
     log.growth_bytes = 4 << 10;
     log.tail_bytes_max = options.tail_bytes_max;
     log.open_files_max = 4;
+    log.levels = options.levels;
     let core = CoreConfig {
         hash_seed: rng.next_u64(),
         offsets_topic_num_partitions: options.internal_partitions,

@@ -3,9 +3,10 @@
 //! The block is written and synced under a temporary name, so a file of the log never lacks it. It holds two copies
 //! of the same 128 bytes in different sectors: a flipped bit in one does no harm. The names of the previous file's
 //! nonce, sealed length and last frame make the files one chain: a file of another folder, a swapped or a missing
-//! one is noticed without reading a frame.
+//! one is noticed without reading a frame. A file that was rewritten (`FileId::is_data`) stands beside the chain and
+//! names none.
 
-use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, Fields, crc32c};
+use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, Fields, crc32c, is_known};
 use crate::options::{Durability, FileId, FrameSequence};
 
 const MAGIC: &[u8; 8] = b"OTTLALOG";
@@ -57,7 +58,7 @@ impl FileHeader {
             Durability::Fsync => 0,
             Durability::Os => 1,
         });
-        copy.push(0);
+        copy.push(u8::from(self.file.is_data()));
         copy.extend_from_slice(&self.shard_id.to_be_bytes());
         copy.extend_from_slice(&self.log_id.to_be_bytes());
         copy.extend_from_slice(&self.file.0.to_be_bytes());
@@ -104,7 +105,8 @@ impl FileHeader {
             return Err(HeaderFault::Newer(fields.u16(8)));
         }
         let sound = fields.u32(HEADER_BYTES - 4) == crc32c(&copy[..HEADER_BYTES - 4]);
-        if !sound || fields.u16(8) != FORMAT_VERSION {
+        let is_data = FileId(fields.u64(24)).is_data();
+        if !sound || !is_known(fields.u16(8)) || copy[11] != u8::from(is_data) {
             return Err(HeaderFault::Damaged);
         }
         Ok(Self {

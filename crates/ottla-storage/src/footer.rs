@@ -10,8 +10,8 @@ use ottla_protocol::types::{TopicIdPartition, Uuid};
 
 use crate::file_header::Seal;
 use crate::index::{Extent, FileExtents, FileRange, FooterBlock};
-use crate::layout::{FORMAT_VERSION, Fields, crc32c};
-use crate::options::FileId;
+use crate::layout::{FORMAT_VERSION, Fields, crc32c, is_known};
+use crate::options::{FileId, FrameSequence};
 
 const DIRECTORY_MAGIC: &[u8; 4] = b"OTFD";
 const TRAILER_MAGIC: &[u8; 4] = b"OTFT";
@@ -29,8 +29,16 @@ pub(crate) struct EncodedFooter {
     pub(crate) blocks: Vec<(TopicIdPartition, FooterBlock)>,
 }
 
-/// Lays out the footer of a file sealed at `seal.length`.
-pub(crate) fn encode(seal: &Seal, extents: &FileExtents) -> EncodedFooter {
+/// What a footer's directory says.
+pub(crate) struct Directory {
+    /// What the file holds of each partition.
+    pub(crate) ranges: Vec<(TopicIdPartition, FileRange)>,
+    /// When the newest of it was appended, by shard time in milliseconds; none in files of version 1.
+    pub(crate) appended: Option<i64>,
+}
+
+/// Lays out the footer of a file sealed at `seal.length`, whose newest batch was appended at `appended`.
+pub(crate) fn encode(seal: &Seal, appended: i64, extents: &FileExtents) -> EncodedFooter {
     let directory_bytes = DIRECTORY_HEADER_BYTES + extents.len() * DIRECTORY_ENTRY_BYTES;
     let mut lists = BytesMut::new();
     let mut blocks = Vec::with_capacity(extents.len());
@@ -58,6 +66,7 @@ pub(crate) fn encode(seal: &Seal, extents: &FileExtents) -> EncodedFooter {
     out.put_u64(seal.length);
     out.put_u64(seal.last_sequence.0);
     out.put_u32(extents.len() as u32);
+    out.put_i64(appended);
     out.put_bytes(0, DIRECTORY_HEADER_BYTES - out.len());
     for ((partition, block), list) in blocks.iter().zip(extents.values()) {
         let range = FileRange::of(seal.file, list).expect("no empty list is indexed");
@@ -69,7 +78,7 @@ pub(crate) fn encode(seal: &Seal, extents: &FileExtents) -> EncodedFooter {
         out.put_i64(range.last_offset);
         out.put_i64(range.max_timestamp);
         out.put_u32(block.crc);
-        out.put_u32(0);
+        out.put_u32(u32::try_from(range.bytes).expect("files end below 4 GiB"));
     }
     let directory_crc = crc32c(&out);
     out.put_slice(&lists);
@@ -88,11 +97,31 @@ pub(crate) fn encode(seal: &Seal, extents: &FileExtents) -> EncodedFooter {
     EncodedFooter { bytes: out, blocks }
 }
 
+/// How a file ends, by its own footer, which is no evidence for replay; none when there is no sound one.
+pub(crate) fn read_seal(file: &dyn File) -> std::io::Result<Option<Seal>> {
+    let Some(trailer_at) = file.len()?.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
+    let mut trailer = [0; TRAILER_BYTES];
+    file.read_exact_at(&mut trailer, trailer_at)?;
+    let fields = Fields(&trailer);
+    let sound = &trailer[..4] == TRAILER_MAGIC
+        && fields.u32(TRAILER_BYTES - 4) == crc32c(&trailer[..TRAILER_BYTES - 4])
+        && fields.u64(24) + DIRECTORY_HEADER_BYTES as u64 <= trailer_at;
+    if !sound {
+        return Ok(None);
+    }
+    let mut directory = [0; DIRECTORY_HEADER_BYTES];
+    file.read_exact_at(&mut directory, fields.u64(24))?;
+    Ok(Some(Seal {
+        file: FileId(fields.u64(8)),
+        nonce: fields.u64(16),
+        length: fields.u64(24),
+        last_sequence: FrameSequence(Fields(&directory).u64(32)),
+        last_header_crc: 0,
+    }))
+}
+
 /// Reads the directory of a sealed file's footer; none when there is no sound one.
-pub(crate) fn read_directory(
-    file: &dyn File,
-    seal: &Seal,
-) -> std::io::Result<Option<Vec<(TopicIdPartition, FileRange)>>> {
+pub(crate) fn read_directory(file: &dyn File, seal: &Seal) -> std::io::Result<Option<Directory>> {
     let len = file.len()?;
     let Some(trailer_at) = len.checked_sub(TRAILER_BYTES as u64).filter(|at| *at >= seal.length) else {
         return Ok(None);
@@ -102,7 +131,7 @@ pub(crate) fn read_directory(
     let fields = Fields(&trailer);
     let directory_bytes = fields.u64(32);
     let sound = &trailer[..4] == TRAILER_MAGIC
-        && fields.u16(4) == FORMAT_VERSION
+        && is_known(fields.u16(4))
         && fields.u32(TRAILER_BYTES - 4) == crc32c(&trailer[..TRAILER_BYTES - 4])
         && (fields.u64(8), fields.u64(16), fields.u64(24)) == (seal.file.0, seal.nonce, seal.length)
         && directory_bytes <= DIRECTORY_BYTES_MAX
@@ -118,11 +147,7 @@ pub(crate) fn read_directory(
     Ok(decode_directory(&directory, seal, trailer_at))
 }
 
-fn decode_directory(
-    directory: &[u8],
-    seal: &Seal,
-    trailer_at: u64,
-) -> Option<Vec<(TopicIdPartition, FileRange)>> {
+fn decode_directory(directory: &[u8], seal: &Seal, trailer_at: u64) -> Option<Directory> {
     let header = Fields(directory.get(..DIRECTORY_HEADER_BYTES)?);
     let identity = (header.u64(8), header.u64(16), header.u64(24), header.u64(32));
     let expected = (seal.file.0, seal.nonce, seal.length, seal.last_sequence.0);
@@ -133,10 +158,13 @@ fn decode_directory(
     if !sound {
         return None;
     }
-    entries
+    let ranges = entries
         .chunks_exact(DIRECTORY_ENTRY_BYTES)
         .map(|entry| decode_directory_entry(Fields(entry), seal.file, trailer_at))
-        .collect()
+        .collect::<Option<_>>()?;
+    // Version 1 says neither when its batches were appended nor how many bytes they are.
+    let appended = (header.u16(4) > 1).then(|| header.i64(44));
+    Some(Directory { ranges, appended })
 }
 
 fn decode_directory_entry(
@@ -152,6 +180,7 @@ fn decode_directory_entry(
         first_offset: fields.i64(32),
         last_offset: fields.i64(40),
         max_timestamp: fields.i64(48),
+        bytes: u64::from(fields.u32(60)),
         block: Some(block),
     };
     let sound = block.extents > 0

@@ -12,10 +12,12 @@ use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::types::{TopicIdPartition, Uuid};
 
 use crate::index::{EXTENT_BYTES_MAX, Extent};
-use crate::layout::{Crc, FORMAT_VERSION, Fields, crc32c};
+use crate::layout::{Crc, Fields, crc32c};
 use crate::options::{FileId, FrameSequence};
 
 const MAGIC: &[u8; 4] = b"OTFR";
+/// Version of a frame's layout; the same in both versions of files so far.
+const FRAME_VERSION: u16 = 1;
 /// Bytes of the fixed header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 128;
 /// Bytes of one entry header.
@@ -53,7 +55,7 @@ impl FrameHeader {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         let mut out = &mut bytes[..];
         out.put_slice(MAGIC);
-        out.put_u16(FORMAT_VERSION);
+        out.put_u16(FRAME_VERSION);
         out.put_u16(0);
         out.put_u32(self.shard_id);
         out.put_u32(self.bodies_at() as u32);
@@ -93,7 +95,7 @@ impl FrameHeader {
             frame_bytes: fields.u64(72),
             entries_crc: fields.u32(80),
         };
-        let sound = fields.u16(4) == FORMAT_VERSION
+        let sound = fields.u16(4) == FRAME_VERSION
             && u64::from(fields.u32(12)) == header.bodies_at()
             && header.frame_bytes >= header.bodies_at()
             && header.frame_bytes <= u64::from(u32::MAX);
@@ -151,6 +153,7 @@ impl EntryHeader {
             1 => EntryKind::Control,
             2 => EntryKind::PartitionLeave,
             3 => EntryKind::PartitionEnter,
+            4 => EntryKind::Files,
             _ => return None,
         };
         Some(Self {
@@ -203,7 +206,7 @@ pub(crate) fn extents(entries: &[EntryHeader], at: u64) -> Vec<(TopicIdPartition
     for index in body_order(entries) {
         let entry = &entries[index];
         if !matches!(entry.kind, EntryKind::Batch | EntryKind::Control) {
-            continue; // moves of partitions are for replay, not for readers
+            continue; // moves of partitions and changes of files are for replay, not for readers
         }
         let bytes = entry.batch_bytes() as u32;
         let joined = out.last_mut().filter(|(partition, extent)| {

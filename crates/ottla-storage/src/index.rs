@@ -2,8 +2,9 @@
 //!
 //! Only durable frames are ever in here. A sealed file's extents stay resident until its footer is written; from
 //! then on the index keeps one `FileRange` per partition and file, and the extents are read back when needed.
+//! The ranges of a partition are in the order of their offsets and do not overlap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ottla_protocol::types::TopicIdPartition;
@@ -44,6 +45,8 @@ pub(crate) struct FileRange {
     pub(crate) first_offset: i64,
     pub(crate) last_offset: i64,
     pub(crate) max_timestamp: i64,
+    /// Bytes of its batches; 0 where a file of version 1 does not say.
+    pub(crate) bytes: u64,
     /// None while the extents are resident.
     pub(crate) block: Option<FooterBlock>,
 }
@@ -56,6 +59,7 @@ impl FileRange {
             first_offset: extents.first()?.first_offset,
             last_offset: extents.last()?.last_offset,
             max_timestamp: extents.iter().map(|extent| extent.max_timestamp).max()?,
+            bytes: extents.iter().map(|extent| u64::from(extent.bytes)).sum(),
             block: None,
         })
     }
@@ -68,6 +72,16 @@ pub(crate) type FileExtents = BTreeMap<TopicIdPartition, Vec<Extent>>;
 struct Line {
     sealed: Vec<FileRange>,
     open: Vec<Extent>,
+    /// What lay below has been dropped: a reader that still asks for it gets nothing.
+    floor: i64,
+}
+
+impl Line {
+    /// Adds a range where its offsets belong.
+    fn insert(&mut self, range: FileRange) {
+        let at = self.sealed.partition_point(|there| there.first_offset < range.first_offset);
+        self.sealed.insert(at, range);
+    }
 }
 
 /// The extents to look at for an offset.
@@ -115,21 +129,73 @@ impl Index {
         self.open_file = next;
     }
 
-    /// Adds a sealed file whose footer was read: ranges with blocks. Files are added in order.
+    /// Adds a sealed file whose footer was read: ranges with blocks.
     pub(crate) fn add_footer(&mut self, ranges: Vec<(TopicIdPartition, FileRange)>) {
         for (partition, range) in ranges {
-            self.lines.entry(partition).or_default().sealed.push(range);
+            self.lines.entry(partition).or_default().insert(range);
         }
     }
 
-    /// Adds a sealed file whose footer is missing: its extents, from a scan. Files are added in order.
+    /// Adds a sealed file whose footer is missing: its extents, from a scan.
     pub(crate) fn add_resident(&mut self, file: FileId, extents: FileExtents) {
         for (partition, list) in &extents {
             if let Some(range) = FileRange::of(file, list) {
-                self.lines.entry(*partition).or_default().sealed.push(range);
+                self.lines.entry(*partition).or_default().insert(range);
             }
         }
         self.resident.insert(file, Arc::new(extents));
+    }
+
+    /// Up to `count` partitions behind `after`, with what sealed files hold of them.
+    pub(crate) fn sealed_behind(
+        &self,
+        after: Option<TopicIdPartition>,
+        count: usize,
+    ) -> Vec<(TopicIdPartition, Vec<FileRange>)> {
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let lines = self.lines.range((from, std::ops::Bound::Unbounded)).take(count);
+        lines.map(|(partition, line)| (*partition, line.sealed.clone())).collect()
+    }
+
+    /// One partition's ranges in `removed` files are gone, those in `added` take their place. What lies in front of
+    /// all that is left has been dropped.
+    pub(crate) fn replace(
+        &mut self,
+        partition: &TopicIdPartition,
+        removed: &BTreeSet<FileId>,
+        added: &[FileRange],
+    ) {
+        let Some(line) = self.lines.get_mut(partition) else { return };
+        for range in line.sealed.extract_if(.., |range| removed.contains(&range.file)) {
+            line.floor = line.floor.max(range.last_offset + 1);
+        }
+        added.iter().for_each(|range| line.insert(*range));
+        if let Some(first) = line.sealed.first() {
+            line.floor = line.floor.min(first.first_offset);
+        }
+        if line.sealed.is_empty() && line.open.is_empty() {
+            self.lines.remove(partition);
+        }
+    }
+
+    /// The extents of files that are gone need not be kept.
+    pub(crate) fn forget_resident(&mut self, removed: &BTreeSet<FileId>) {
+        self.resident.retain(|file, _| !removed.contains(file));
+    }
+
+    /// What a file holds of a partition, when its extents are only here.
+    pub(crate) fn resident(&self, file: FileId, partition: &TopicIdPartition) -> Option<Vec<Extent>> {
+        self.resident.get(&file)?.get(partition).cloned()
+    }
+
+    /// The file in use.
+    pub(crate) fn open_file(&self) -> FileId {
+        self.open_file
+    }
+
+    /// Extents of the file in use.
+    pub(crate) fn open_extents(&self, partition: &TopicIdPartition) -> Vec<Extent> {
+        self.lines.get(partition).map(|line| line.open.clone()).unwrap_or_default()
     }
 
     /// The next sealed file behind `after` whose extents are still resident.
@@ -147,10 +213,12 @@ impl Index {
         done: bool,
     ) {
         for (partition, block) in blocks {
-            let line = self.lines.get_mut(partition).expect("a sealed file's partitions have lines");
-            let at = line.sealed.partition_point(|range| range.file < file);
-            let range = line.sealed.get_mut(at).filter(|range| range.file == file);
-            range.expect("a sealed file has a range per partition").block = Some(*block);
+            // It is not there any more when the file was dropped meanwhile.
+            let line = self.lines.get_mut(partition);
+            let range = line.and_then(|line| line.sealed.iter_mut().rev().find(|range| range.file == file));
+            if let Some(range) = range {
+                range.block = Some(*block);
+            }
         }
         if done {
             self.resident.remove(&file);
@@ -173,6 +241,7 @@ impl Index {
         for range in &line.sealed {
             let resident = self.resident.get(&range.file).and_then(|file| file.get(partition));
             match (resident, range.block) {
+                _ if range.bytes > 0 => bytes += range.bytes,
                 (Some(extents), _) => bytes += sum(extents),
                 (None, Some(block)) => elsewhere.push((*range, block)),
                 (None, None) => panic!("a sealed range is resident or has a block in a footer"),
@@ -188,7 +257,7 @@ impl Index {
         offset: i64,
         bytes_max: usize,
     ) -> Option<Located> {
-        let line = self.lines.get(partition)?;
+        let line = self.lines.get(partition).filter(|line| offset >= line.floor)?;
         let at = line.sealed.partition_point(|range| range.last_offset < offset);
         let Some(range) = line.sealed.get(at) else {
             let extents = pick(&line.open, offset, bytes_max);

@@ -13,6 +13,7 @@ use ottla_env::disk::Disk;
 use ottla_protocol::entry::EntryKind;
 use ottla_protocol::types::TopicIdPartition;
 
+use crate::catalogue::Catalogue;
 use crate::error::{Damage, OpenError};
 use crate::file_header::{FileHeader, HeaderFault, Seal};
 use crate::footer;
@@ -33,7 +34,8 @@ pub struct Inspection {
     pub format_version: u16,
     /// The number that all files of this log carry; none when no header can be read.
     pub log_id: Option<u64>,
-    /// The files of the log in order.
+    /// The files of the log in order, then the rewritten ones. Some may be left over from a crash and be removed by
+    /// the next start.
     pub files: Vec<FileInspection>,
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotInspection>,
@@ -136,30 +138,43 @@ pub fn inspect(
         let what = "the folder has other files and no log of Ottla; name an empty folder or the right one";
         return Err(OpenError::Foreign { name: name.clone(), what });
     }
-    let mut headers = Vec::with_capacity(listing.files.len());
-    for id in &listing.files {
+    let mut headers = Vec::with_capacity(listing.files.len() + listing.data.len());
+    for id in listing.files.iter().chain(&listing.data) {
         headers.push(Header::read(disk, *id, shard_id)?);
     }
+    let log_id = headers.iter().rev().find_map(|header| header.header.as_ref()).map(|header| header.log_id);
+    let (snapshots, catalogue) = inspect_snapshots(disk, &listing.snapshots, shard_id, log_id)?;
     let total: u64 = headers.iter().map(|header| header.bytes).sum();
     let mut offsets = Offsets::default();
     let mut files: Vec<FileInspection> = Vec::with_capacity(headers.len());
     let mut read = 0;
     for at in 0..headers.len() {
+        let id = headers[at].id;
+        let next = headers.get(at + 1).filter(|next| next.id.0 == id.0 + 1 && !id.is_data());
+        let is_newest = listing.files.last() == Some(&id);
+        if id.is_data() || next.is_none() {
+            // What follows does not go on where this ends: offsets that are missing there were not lost here.
+            offsets.give_to(&mut files);
+            offsets = Offsets::default();
+        }
         offsets.file = at;
-        let seal = headers.get(at + 1).and_then(|next| next.header.as_ref()).map(|next| next.previous);
-        let file = inspect_file(disk, shard_id, &headers[at], seal, at + 1 < headers.len(), &mut offsets)
-            .map_err(|source| OpenError::Io { name: headers[at].id.file_name(), source })?;
+        let io = |source| OpenError::Io { name: id.file_name(), source };
+        let by_next = next.and_then(|next| next.header.as_ref()).map(|next| next.previous);
+        let seal = match by_next.or_else(|| catalogue.listed().map(|live| live.seal).find(|seal| seal.file == id)) {
+            None if next.is_none() && !is_newest => own_seal(disk, id).map_err(io)?,
+            seal => seal,
+        };
+        let file = inspect_file(disk, shard_id, &headers[at], seal, !is_newest, &mut offsets).map_err(io)?;
         read += headers[at].bytes;
         progress(read, total);
         files.push(file);
     }
     offsets.give_to(&mut files);
-    let log_id = headers.iter().rev().find_map(|header| header.header.as_ref()).map(|header| header.log_id);
     Ok(Inspection {
         format_version: FORMAT_VERSION,
         log_id,
         files,
-        snapshots: inspect_snapshots(disk, &listing.snapshots, shard_id, log_id)?,
+        snapshots,
         unfinished: listing.temporary,
         unknown: listing.unknown,
     })
@@ -388,13 +403,15 @@ fn inspect_snapshots(
     names: &[String],
     shard_id: u32,
     log_id: Option<u64>,
-) -> Result<Vec<SnapshotInspection>, OpenError> {
+) -> Result<(Vec<SnapshotInspection>, Catalogue), OpenError> {
     let mut snapshots = Vec::with_capacity(names.len());
+    let mut catalogue = Catalogue::default();
     for name in names {
         let opened = match log_id {
-            Some(log_id) => {
-                Snapshot::open(disk, name, Owner { shard_id, log_id }).map(|snapshot| snapshot.info)
-            }
+            Some(log_id) => Snapshot::open(disk, name, Owner { shard_id, log_id }).map(|snapshot| {
+                catalogue = snapshot.catalogue;
+                snapshot.info
+            }),
             None => {
                 let what = "there is no log file that it could belong to";
                 Err(SnapshotFault::Damaged(Damage { file: name.clone(), position: 0, what }))
@@ -410,5 +427,10 @@ fn inspect_snapshots(
         };
         snapshots.push(SnapshotInspection { name: name.clone(), contents });
     }
-    Ok(snapshots)
+    Ok((snapshots, catalogue))
+}
+
+/// How a file ends by its own footer: of one that is no part of the chain and that no snapshot knows of yet.
+fn own_seal(disk: &dyn Disk, id: FileId) -> io::Result<Option<Seal>> {
+    footer::read_seal(&*disk.open(&id.file_name())?).map(|seal| seal.filter(|seal| seal.file == id))
 }

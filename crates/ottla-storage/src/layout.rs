@@ -10,8 +10,10 @@ use ottla_env::disk::File;
 /// Frames, header blocks and footers begin at multiples of this (ADR 0009: the largest sector of today's disks, and
 /// the page of the cache).
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Version of the files' format. A newer one is refused.
-pub(crate) const FORMAT_VERSION: u16 = 1;
+/// Version of the files' format, as written. A newer one is refused.
+pub(crate) const FORMAT_VERSION: u16 = 2;
+/// The oldest version that is still read.
+pub(crate) const FORMAT_VERSION_MIN: u16 = 1;
 /// Disk reads and zero fills go in steps of this.
 pub(crate) const STEP_BYTES: usize = 1 << 20;
 /// Damage is believed when this many readings agree on it: a wrong bit on the way from the disk is not damage.
@@ -23,6 +25,11 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// What a frame is filled up with to its last block's end: not zero, so that a sector that was never written can be
 /// told from one that was (ADR 0009).
 pub(crate) static PADDING: [u8; BLOCK_BYTES as usize] = [0x5a; BLOCK_BYTES as usize];
+
+/// Whether this build reads files of a version.
+pub(crate) fn is_known(version: u16) -> bool {
+    (FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version)
+}
 
 /// The next multiple of `BLOCK_BYTES`.
 pub(crate) fn align_up(position: u64) -> u64 {

@@ -1,13 +1,14 @@
 //! Bytes made durable: the shard's log, its index, its snapshots.
 //!
 //! Place in the walk: the log thread hands a frame's entries to [`LogWriter::append`], which returns when they are
-//! on the disk; fetches read through [`LogReader`]; a helper thread drives [`FilePreparer`]; snapshots go through
-//! [`SnapshotStore`]. [`open`] is the only way in: it finds the newest good snapshot, replays what lies behind it,
+//! on the disk; fetches read through [`LogReader`]; a helper thread drives [`FilePreparer`], another one [`Levels`],
+//! which drops and rewrites files; snapshots go through [`SnapshotStore`]. [`open`] is the only way in: it finds the newest good snapshot, replays what lies behind it,
 //! seals the file in use at its verified end and begins a new one under the next epoch.
 //!
 //! Invariants:
 //! - a position of a file receives a frame at most once; frame k+1 is submitted only after the sync of k;
 //! - the index, the tail cache and the footers only ever name frames whose sync succeeded;
+//! - a file is live or not by what the log says (`catalogue`); it is removed only when that is durable;
 //! - every byte read from a file is checked before it is served; damage is reported and refuses its own range only;
 //! - after a write of unknown outcome the writer is dead for ever; `open` is the only way on.
 //!
@@ -15,6 +16,7 @@
 //! and reaches the disk only through `ottla_env::disk`. Every byte it writes is described in `docs/format.md`.
 
 mod cache;
+mod catalogue;
 mod error;
 mod file_header;
 mod footer;
@@ -22,26 +24,31 @@ mod frame;
 mod index;
 pub mod inspect;
 mod layout;
+mod levels;
 mod options;
 mod prepare;
 mod reader;
-
 mod recovery;
+mod retention;
+mod rewrite;
 mod rope;
 mod scan;
 mod shared;
 mod snapshot;
+mod survey;
 mod tail;
 mod timestamps;
 mod writer;
 
 pub use error::{AppendError, Damage, NotWritten, OpenError, ReadError, SnapshotError};
-pub use options::{Durability, DurableEnd, FileId, FrameSequence, LogOptions, Nonces};
+pub use levels::{Alive, Levels, LevelsError, LevelsFigures};
+pub use options::{Durability, DurableEnd, FileId, FrameSequence, LevelsOptions, LogOptions, Nonces};
 pub use prepare::FilePreparer;
 pub use reader::{Batches, LogReader};
 pub use recovery::{Cut, Opened, Opening, RecoveredFrame, RecoveryReport, open};
+pub use retention::Retention;
 pub use snapshot::{SnapshotChunks, SnapshotInfo, SnapshotStore, SnapshotWriter};
-pub use writer::LogWriter;
+pub use writer::{FilesChange, LogWriter};
 
 #[cfg(test)]
 mod tests;

@@ -3,21 +3,45 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of a file of the log; grows by one per file, from 1, never reused. 0 stands for "none".
+/// Number of a file of the log; grows by one per file, from 1, never reused. 0 stands for "none". Files that were
+/// rewritten for readers count on their own and have the highest bit set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
+/// Set in the ids of rewritten files.
+const DATA_BIT: u64 = 1 << 63;
+
 impl FileId {
+    /// The rewritten file with this number.
+    pub(crate) fn data(number: u64) -> Self {
+        Self(number | DATA_BIT)
+    }
+
+    /// Whether it is a rewritten file: data for readers, never input of replay.
+    pub fn is_data(self) -> bool {
+        self.0 & DATA_BIT != 0
+    }
+
+    /// Its number among the files of its kind.
+    pub fn number(self) -> u64 {
+        self.0 & !DATA_BIT
+    }
+
     /// The file's name in the folder: 20 digits, so that names sort like ids.
     pub fn file_name(self) -> String {
-        format!("{:020}.log", self.0)
+        format!("{:020}.{}", self.number(), if self.is_data() { "data" } else { "log" })
     }
 
     /// The id in a file's name, if it is one of the log's.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let digits = name.strip_suffix(".log")?;
+        let (digits, kind) = name.split_once('.')?;
         let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if all_digits { digits.parse().ok().map(Self) } else { None }
+        let number = digits.parse().ok().filter(|number| all_digits && number & DATA_BIT == 0)?;
+        match kind {
+            "log" => Some(Self(number)),
+            "data" => Some(Self::data(number)),
+            _ => None,
+        }
     }
 }
 
@@ -70,6 +94,40 @@ pub struct DurableEnd {
     pub frame_sequence: FrameSequence,
 }
 
+/// When files are dropped and rewritten. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelsOptions {
+    /// Whether files are rewritten; without, only files that hold nothing alive are dropped. Default false.
+    pub rewrite: bool,
+    /// Size of a rewritten file. 16 KiB to 2 GiB; default 512 MiB.
+    pub data_file_bytes: u64,
+    /// Files of the log are looked at together, as a run, once they are so many bytes. Default 4 GiB.
+    pub run_bytes: u64,
+    /// Or once the oldest is older than this, milliseconds. Default 10 minutes.
+    pub run_age_ms: i64,
+    /// A run is rewritten when the mean of what lies together of one partition is shorter. Default 256 KiB.
+    pub extent_bytes_min: u64,
+    /// Or when partitions with other retention than most have more than this share of it, in percent. Default 10.
+    pub mixed_percent: u64,
+    /// Garbage is rewritten away when it is more than this share of all files that may be rewritten, in percent. Default
+    /// 25.
+    pub garbage_percent: u64,
+}
+
+impl Default for LevelsOptions {
+    fn default() -> Self {
+        Self {
+            rewrite: false,
+            data_file_bytes: 512 << 20,
+            run_bytes: 4 << 30,
+            run_age_ms: 600_000,
+            extent_bytes_min: 256 << 10,
+            mixed_percent: 10,
+            garbage_percent: 25,
+        }
+    }
+}
+
 /// Settings of a shard's log. Sizes are in bytes.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -95,6 +153,8 @@ pub struct LogOptions {
     /// A frame at the log's end that was written whole and is damaged now is not a torn write: it may have been
     /// acknowledged. Opening then fails, unless this says that the loss of that frame is accepted. Default false.
     pub accept_damaged_end: bool,
+    /// When files are dropped and rewritten.
+    pub levels: LevelsOptions,
     /// After a failed append in the same process: the dead writer's `LogWriter::durable_end`. Default none.
     pub durable_end: Option<DurableEnd>,
 }
@@ -113,6 +173,7 @@ impl LogOptions {
             durability: Durability::Fsync,
             nonces,
             accept_damaged_end: false,
+            levels: LevelsOptions::default(),
             durable_end: None,
         }
     }
@@ -127,6 +188,9 @@ impl LogOptions {
         }
         if !(4 << 10..=64 << 20).contains(&self.growth_bytes) {
             return Some("growth_bytes must be from 4 KiB to 64 MiB");
+        }
+        if !(16 << 10..=2 << 30).contains(&self.levels.data_file_bytes) {
+            return Some("data_file_bytes must be from 16 KiB to 2 GiB");
         }
         if self.open_files_max == 0 {
             return Some("open_files_max must be at least 1");

@@ -133,9 +133,9 @@ pub(crate) fn discard(disk: &dyn Disk, name: &str) {
     }
 }
 
-/// Whether a name is one of the temporary files above.
+/// Whether a name is one of the temporary files above, or a rewritten file that is not finished.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    name.starts_with("log-") && name.ends_with(".tmp")
+    (name.starts_with("log-") || name.starts_with("data-")) && name.ends_with(".tmp")
 }
 
 /// The helper of the log: fills the next file with zeros ahead of time and writes the footers of sealed files.
@@ -203,8 +203,8 @@ impl FilePreparer {
         };
         let Some((id, extents)) = resident else { return false };
         self.footers_tried = id;
-        let seal = *self.shared.seals().get(&id).expect("a resident sealed file has a seal");
-        let encoded = footer::encode(&seal, &extents);
+        let Some((seal, appended)) = self.seal_of(id) else { return true };
+        let encoded = footer::encode(&seal, appended, &extents);
         // The zeros behind the sealed end are given back first; readers never look behind the seal.
         let written = self.shared.file(id).and_then(|file| {
             file.set_len(seal.length)?;
@@ -221,5 +221,12 @@ impl FilePreparer {
         }
         self.shared.index_mut().footer_written(id, &[], true);
         true
+    }
+
+    /// How a resident file ended and when its newest batch was appended; none when it was dropped meanwhile.
+    fn seal_of(&self, file: FileId) -> Option<(Seal, i64)> {
+        let known = self.shared.known();
+        let seal = known.seals.get(&file)?;
+        Some((*seal, known.appended.get(&file).copied().unwrap_or(0)))
     }
 }

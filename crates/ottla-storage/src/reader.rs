@@ -81,6 +81,12 @@ impl LogReader {
                 Err(ReadError::Corrupt { .. }) if taken.out.is_empty() && taken.readings < READINGS => {
                     taken.readings += 1;
                 }
+                // The file was dropped between the look into the index and the read: the index knows better now.
+                Err(ReadError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && taken.readings < READINGS =>
+                {
+                    taken.readings += 1;
+                }
                 Err(error) if taken.out.is_empty() => return Err(error),
                 Err(_) => break,
             }
@@ -176,6 +182,25 @@ impl LogReader {
         }
     }
 
+    /// All extents of a range, from memory or from its file's footer.
+    pub(crate) fn range_extents(
+        &self,
+        partition: &TopicIdPartition,
+        range: &FileRange,
+    ) -> Result<Vec<Extent>, ReadError> {
+        let (in_memory, is_open) = {
+            let index = self.shared.index();
+            (index.resident(range.file, partition), index.open_file() == range.file)
+        };
+        match (in_memory, range.block) {
+            (Some(extents), _) => Ok(extents),
+            (None, Some(block)) => Ok(self.footer_extents(partition, range, &block)?.to_vec()),
+            (None, None) if is_open => Ok(self.shared.index().open_extents(partition)),
+            // It was resident when the range was noted; its footer was written meanwhile.
+            (None, None) => self.all_extents(partition, range, range.first_offset),
+        }
+    }
+
     /// A partition's extents from a footer, or by a scan of the file when that part of the footer is damaged.
     pub(crate) fn footer_extents(
         &self,
@@ -198,7 +223,8 @@ impl LogReader {
                     at = block.position,
                     "a footer is damaged, scanning the file"
                 );
-                let seal = *self.shared.seals().get(&range.file).expect("a sealed file has a seal");
+                let seal = self.shared.known().seals.get(&range.file).copied();
+                let seal = seal.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
                 scan::partition_extents(&self.shared, &file, &seal, partition).map_err(failed)?
             }
         };

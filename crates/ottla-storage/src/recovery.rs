@@ -1,31 +1,34 @@
 //! Opening a folder: what is there, whether it is ours and whole, and where the log ends.
 //!
 //! The order: look (nothing is changed: a foreign or newer folder stays as it is), lock, read the chain of header
-//! blocks, find the newest good snapshot, index the sealed files from their footers, replay the frames behind the
-//! snapshot, decide where the last file ends, sync it, seal it there, begin the next file under the next epoch.
+//! blocks, find the newest good snapshot, replay the frames behind it, decide where the last file ends, index the live
+//! files from their footers, sync the last file, remove what is not live, seal it, begin the next file under the next
+//! epoch. Which files are live is said by the snapshot's catalogue and the edits in the frames behind it.
 //!
 //! The end of the log: the first place in the last file that holds no acceptable frame, if no frame of this file
 //! lies behind it. If one does, everything in front of it had been synced, so the place is damaged and nothing is
 //! cut. The last file is read past the page cache: what a dead process wrote may be there and not on the disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 use ottla_env::disk::{Disk, File, LOCK_FILE, LockGuard};
-use ottla_protocol::entry::Entry;
+use ottla_protocol::entry::{Entry, EntryKind};
 
+use crate::catalogue::FilesEdit;
 use crate::error::{Damage, OpenError};
 use crate::file_header::{FileHeader, HeaderFault, Seal};
 use crate::footer;
 use crate::frame;
 use crate::index::Index;
 use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, READINGS};
+use crate::levels::Levels;
 use crate::options::{Durability, FileId, FrameSequence, LogOptions};
 use crate::prepare::{self, BeginError, FilePreparer, begin_file};
 use crate::reader::LogReader;
 use crate::scan::{self, Bodies, Identity, ScannedFrame, Scanner, Step};
-use crate::shared::Shared;
+use crate::shared::{Files, Shared};
 use crate::snapshot::{self, Owner, Snapshot, SnapshotChunks, SnapshotFault, SnapshotInfo, SnapshotStore};
 use crate::writer::{LogWriter, WriterStart};
 
@@ -90,6 +93,8 @@ pub struct Opened {
     pub snapshots: SnapshotStore,
     /// To be driven by a helper.
     pub preparer: FilePreparer,
+    /// Drops and rewrites files; to be driven by another helper.
+    pub levels: Levels,
     /// The number of this opening, from 0: greater than every epoch in the log.
     pub epoch: i32,
     /// What was found.
@@ -107,10 +112,13 @@ pub struct Opening {
     options: LogOptions,
     lock: LockGuard,
     log_id: u64,
+    /// The chain: files of the log without a gap up to the newest.
     files: Vec<LogFile>,
+    /// Files in front of the chain, and rewritten ones.
+    beside: Vec<FileId>,
     temporary: Vec<String>,
     index: Index,
-    seals: BTreeMap<FileId, Seal>,
+    known: Files,
     skip_footers: BTreeSet<FileId>,
     damaged_snapshots: BTreeSet<String>,
     snapshot: Option<Snapshot>,
@@ -144,18 +152,25 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
     let lock = disk.lock()?;
     let listing = Listing::read(&*disk)?;
     listing.refuse_foreign()?;
-    let files = read_chain(&*disk, &listing.files, options.shard_id)?;
+    let (chain, mut beside) = split_chain(&listing.files);
+    let files = read_chain(&*disk, chain, options.shard_id)?;
+    beside.extend(&listing.data);
     let log_id = files.last().map_or_else(|| options.nonces.draw(), |file| file.header.log_id);
     let mut opening = Opening {
-        report: RecoveryReport { files: files.len(), unknown_files: listing.unknown, ..Default::default() },
+        report: RecoveryReport {
+            files: files.len() + beside.len(),
+            unknown_files: listing.unknown,
+            ..Default::default()
+        },
         disk,
         options,
         lock,
         log_id,
         files,
+        beside,
         temporary: listing.temporary,
         index: Index::default(),
-        seals: BTreeMap::new(),
+        known: Files::default(),
         skip_footers: BTreeSet::new(),
         damaged_snapshots: BTreeSet::new(),
         snapshot: None,
@@ -163,14 +178,26 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
         end: (0, 0),
     };
     opening.find_snapshot(&listing.snapshots)?;
-    opening.index_sealed()?;
     opening.begin_replay()?;
+    if opening.replay.is_none() {
+        opening.index_live()?;
+    }
     Ok(opening)
+}
+
+/// The files up to the newest that follow one another without a gap, and those in front of them.
+fn split_chain(files: &[FileId]) -> (&[FileId], Vec<FileId>) {
+    let gap = files.windows(2).rposition(|pair| pair[0].0 + 1 != pair[1].0);
+    let (beside, chain) = files.split_at(gap.map_or(0, |at| at + 1));
+    (chain, beside.to_vec())
 }
 
 /// The folder's names, by what they are.
 pub(crate) struct Listing {
+    /// Of the log.
     pub(crate) files: Vec<FileId>,
+    /// Rewritten ones.
+    pub(crate) data: Vec<FileId>,
     pub(crate) snapshots: Vec<String>,
     pub(crate) temporary: Vec<String>,
     pub(crate) unknown: Vec<String>,
@@ -178,11 +205,16 @@ pub(crate) struct Listing {
 
 impl Listing {
     pub(crate) fn read(disk: &dyn Disk) -> Result<Self, OpenError> {
-        let mut listing =
-            Self { files: Vec::new(), snapshots: Vec::new(), temporary: Vec::new(), unknown: Vec::new() };
+        let mut listing = Self {
+            files: Vec::new(),
+            data: Vec::new(),
+            snapshots: Vec::new(),
+            temporary: Vec::new(),
+            unknown: Vec::new(),
+        };
         for name in disk.list().map_err(io_error("the folder"))? {
             if let Some(file) = FileId::from_name(&name) {
-                listing.files.push(file);
+                if file.is_data() { listing.data.push(file) } else { listing.files.push(file) }
             } else if snapshot::is_snapshot(&name) {
                 listing.snapshots.push(name);
             } else if prepare::is_temporary(&name) || snapshot::is_temporary(&name) {
@@ -192,6 +224,7 @@ impl Listing {
             }
         }
         listing.files.sort_unstable();
+        listing.data.sort_unstable();
         listing.snapshots.sort_unstable();
         Ok(listing)
     }
@@ -206,9 +239,10 @@ impl Listing {
                 "the folder has other files and no log of Ottla; name an empty folder or the right one";
             return Err(OpenError::Foreign { name: name.clone(), what });
         }
-        if let Some(name) = self.snapshots.first() {
-            let what = "the log files that belong to this snapshot are missing";
-            return Err(OpenError::Damaged(Damage { file: name.clone(), position: 0, what }));
+        let rewritten = self.data.first().map(|file| file.file_name());
+        if let Some(name) = self.snapshots.first().cloned().or(rewritten) {
+            let what = "the log files that belong to this file are missing";
+            return Err(OpenError::Damaged(Damage { file: name, position: 0, what }));
         }
         Ok(())
     }
@@ -300,6 +334,7 @@ impl Opening {
             match opened {
                 Ok(snapshot) => {
                     let info = snapshot.info;
+                    self.known.catalogue = snapshot.catalogue.clone();
                     self.report.snapshot = Some(info);
                     self.report.frame_sequence = info.frame_sequence;
                     self.report.position = info.position;
@@ -322,32 +357,61 @@ impl Opening {
         Ok(())
     }
 
-    /// Indexes every file but the last, from its footer or, without a sound one, from its frames.
-    fn index_sealed(&mut self) -> Result<(), OpenError> {
+    /// Once replay is done, and with it the catalogue: indexes every live file but the last.
+    fn index_live(&mut self) -> Result<(), OpenError> {
+        let chain = self.known.catalogue.chain();
+        if let Some(first) = self.files.first().map(|file| file.header.file)
+            && first > chain
+        {
+            return Err(damaged(chain, 0, "a file of the log is missing"));
+        }
+        let listed: Vec<Seal> = self.known.catalogue.listed().map(|live| live.seal).collect();
+        let chained = self.files.iter().map(|file| file.header.file);
+        let there: BTreeSet<FileId> = chained.chain(self.beside.iter().copied()).collect();
+        for seal in listed {
+            if there.contains(&seal.file) {
+                self.index_sealed(seal)?;
+            } else {
+                self.note_damage(&seal, 0, "the file is missing");
+            }
+        }
         for at in 1..self.files.len() {
             let seal = self.files[at].header.previous;
-            self.seals.insert(seal.file, seal);
-            if self.files[at - 1].bytes < seal.length {
-                self.note_damage(&seal, self.files[at - 1].bytes, "the file is shorter than its sealed end");
+            if seal.file >= chain {
+                self.index_sealed(seal)?;
             }
-            let name = seal.file.file_name();
-            let file = self.disk.open(&name).map_err(io_error(&name))?;
-            match footer::read_directory(&*file, &seal) {
-                Ok(Some(ranges)) => {
-                    self.index.add_footer(ranges);
-                    continue;
-                }
-                Ok(None) => {}
-                Err(error) => tracing::warn!(file = seal.file.0, %error, "a footer cannot be read"),
-            }
-            self.report.rebuilt_indexes += 1;
-            let (extents, damage) =
-                scan::rebuild(&file, self.options.shard_id, &seal).map_err(io_error(&name))?;
-            for (position, what) in damage {
-                self.note_damage(&seal, position, what);
-            }
-            self.index.add_resident(seal.file, extents);
         }
+        if let Some(newest) = self.beside.last().filter(|file| file.is_data()) {
+            self.known.catalogue.reserve(newest.number());
+        }
+        Ok(())
+    }
+
+    /// Indexes a file from its footer or, without a sound one, from its frames.
+    fn index_sealed(&mut self, seal: Seal) -> Result<(), OpenError> {
+        self.known.seals.insert(seal.file, seal);
+        let name = seal.file.file_name();
+        let file = self.disk.open(&name).map_err(io_error(&name))?;
+        let bytes = file.len().map_err(io_error(&name))?;
+        if bytes < seal.length {
+            self.note_damage(&seal, bytes, "the file is shorter than its sealed end");
+        }
+        match footer::read_directory(&*file, &seal) {
+            Ok(Some(directory)) => {
+                self.known.appended.extend(directory.appended.map(|appended| (seal.file, appended)));
+                self.index.add_footer(directory.ranges);
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(file = seal.file.0, %error, "a footer cannot be read"),
+        }
+        self.report.rebuilt_indexes += 1;
+        let rebuilt = scan::rebuild(&file, self.options.shard_id, &seal).map_err(io_error(&name))?;
+        for (position, what) in rebuilt.damage {
+            self.note_damage(&seal, position, what);
+        }
+        self.known.appended.insert(seal.file, rebuilt.appended);
+        self.index.add_resident(seal.file, rebuilt.extents);
         Ok(())
     }
 
@@ -428,7 +492,10 @@ impl Opening {
                         return Ok(replayed);
                     }
                 }
-                step if at + 1 == self.files.len() => self.end_of_log(file, scanner, step)?,
+                step if at + 1 == self.files.len() => {
+                    self.end_of_log(file, scanner, step)?;
+                    self.index_live()?;
+                }
                 Step::End => {
                     let seal = &self.files[at + 1].header.previous;
                     if scanner.last() != (seal.last_sequence, seal.last_header_crc) {
@@ -473,6 +540,12 @@ impl Opening {
                 return Ok(None);
             }
         }
+        let mut entries = frame.into_entries();
+        for entry in entries.extract_if(.., |entry| entry.kind == EntryKind::Files) {
+            let edit = FilesEdit::of(&entry);
+            let unreadable = || damaged(header.file, header.at, "a change of the files that cannot be read");
+            self.known.catalogue.apply(&edit.ok_or_else(unreadable)?);
+        }
         self.report.frames_replayed += 1;
         self.report.frame_sequence = header.sequence;
         self.report.position = header.position;
@@ -482,7 +555,7 @@ impl Opening {
             epoch: header.epoch,
             shard_time: header.shard_time,
             position: header.position,
-            entries: frame.into_entries(),
+            entries,
         }))
     }
 
@@ -546,19 +619,14 @@ impl Opening {
                 (seal, header.epoch.checked_add(1).ok_or(OpenError::EpochsExhausted)?)
             }
         };
-        for name in &self.temporary {
-            match self.disk.remove(name) {
-                // The helper of an opening before this one gives up its own files, perhaps at this moment.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other.map_err(io_error(name))?,
-            }
-        }
+        self.remove_leftovers()?;
         if previous.file != FileId(0) {
-            self.seals.insert(previous.file, previous);
+            self.known.seals.insert(previous.file, previous);
+            self.known.appended.insert(previous.file, self.report.shard_time);
         }
         self.index.seal(FileId(previous.file.0 + 1));
         let shared =
-            Arc::new(Shared::new(self.disk, self.options, self.log_id, epoch, self.index, self.seals));
+            Arc::new(Shared::new(self.disk, self.options, self.log_id, epoch, self.index, self.known));
         let file = match begin_file(&shared, previous, 0, 0) {
             Ok(file) => file,
             Err(BeginError::NotBegun(source) | BeginError::Unknown(source)) => {
@@ -570,15 +638,35 @@ impl Opening {
             sequence: previous.last_sequence,
             last_header_crc: previous.last_header_crc,
             position: self.report.position,
+            shard_time: self.report.shard_time,
         };
+        let verified = self.report.snapshot.map(|info| info.file_name()).into_iter().collect();
+        let snapshots = SnapshotStore::new(shared.clone(), self.damaged_snapshots, verified);
         Ok(Opened {
             writer: LogWriter::new(shared.clone(), start, self.lock),
             reader: LogReader { shared: shared.clone() },
-            snapshots: SnapshotStore::new(shared.clone(), self.damaged_snapshots),
+            levels: Levels::new(shared.clone(), self.skip_footers.clone()),
+            snapshots,
             preparer: FilePreparer::new(shared, self.skip_footers),
             epoch,
             report: self.report,
         })
+    }
+
+    /// Removes what a crash has left: files that were not finished, and those that are not live. The frames that say
+    /// so are durable by now.
+    fn remove_leftovers(&self) -> Result<(), OpenError> {
+        let chain = self.files.iter().map(|file| file.header.file);
+        let dropped = chain.chain(self.beside.iter().copied());
+        let dropped = dropped.filter(|file| !self.known.catalogue.is_live(*file)).map(FileId::file_name);
+        for name in self.temporary.iter().cloned().chain(dropped) {
+            match self.disk.remove(&name) {
+                // The helper of an opening before this one gives up its own files, perhaps at this moment.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(io_error(&name))?,
+            }
+        }
+        Ok(())
     }
 
     /// What the log now rests on must be durable before anybody sees it. A file whose sync failed in this process

@@ -306,14 +306,20 @@ fn entry_of(entry: &EntryHeader, body: &Bytes) -> Option<Entry> {
     agrees.then_some(Entry { kind: entry.kind, partition: entry.partition, header, tail })
 }
 
-/// The index of a file, and where it could not be read from the frames.
-type Rebuilt = (FileExtents, Vec<(u64, &'static str)>);
+/// The index of a file, from its frames.
+pub(crate) struct Rebuilt {
+    pub(crate) extents: FileExtents,
+    /// Shard time of its newest frame, milliseconds.
+    pub(crate) appended: i64,
+    /// Where it could not be read from the frames.
+    pub(crate) damage: Vec<(u64, &'static str)>,
+}
 
 /// The index of a sealed file from its frames. Damaged places are passed over and named; what they held is missing.
 pub(crate) fn rebuild(file: &Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<Rebuilt> {
     let mut rebuilt = rebuild_once(file.clone(), shard_id, seal)?;
     for _ in 1..READINGS {
-        if !rebuilt.1.is_empty() {
+        if !rebuilt.damage.is_empty() {
             rebuilt = rebuild_once(file.clone(), shard_id, seal)?;
         }
     }
@@ -321,8 +327,7 @@ pub(crate) fn rebuild(file: &Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::R
 }
 
 fn rebuild_once(file: Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<Rebuilt> {
-    let mut extents = FileExtents::new();
-    let mut damage = Vec::new();
+    let mut rebuilt = Rebuilt { extents: FileExtents::new(), appended: i64::MIN, damage: Vec::new() };
     let identity = Identity { shard_id, file: seal.file, nonce: seal.nonce, epoch: None };
     let mut scanner = Scanner::new(file, identity, seal, seal.length);
     // Where the file's sequence begins does not matter for an index: the first frame says.
@@ -332,16 +337,17 @@ fn rebuild_once(file: Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<R
     }
     loop {
         match scanner.step(Bodies::Skip)? {
-            Step::End => return Ok((extents, damage)),
+            Step::End => return Ok(rebuilt),
             Step::Frame(frame) => {
+                rebuilt.appended = rebuilt.appended.max(frame.header.shard_time);
                 for (partition, extent) in frame::extents(&frame.entries, frame.header.at) {
-                    extents.entry(partition).or_default().push(extent);
+                    rebuilt.extents.entry(partition).or_default().push(extent);
                 }
             }
             Step::Bad(what) => {
-                damage.push((scanner.at, what));
+                rebuilt.damage.push((scanner.at, what));
                 let Some((at, header)) = scanner.find(scanner.at + BLOCK_BYTES)?.0 else {
-                    return Ok((extents, damage));
+                    return Ok(rebuilt);
                 };
                 scanner.jump(at, &header);
             }
@@ -356,6 +362,6 @@ pub(crate) fn partition_extents(
     seal: &Seal,
     partition: &TopicIdPartition,
 ) -> io::Result<Vec<Extent>> {
-    let (mut extents, _) = rebuild(file, shared.options.shard_id, seal)?;
-    Ok(extents.remove(partition).unwrap_or_default())
+    let mut rebuilt = rebuild(file, shared.options.shard_id, seal)?;
+    Ok(rebuilt.extents.remove(partition).unwrap_or_default())
 }

@@ -1,7 +1,7 @@
 //! What writer, readers, preparer and snapshots of one opening share.
 //!
-//! Every lock is held for a look or a change in memory, never across I/O. The writer alone moves the durable end
-//! and adds to the index; the preparer alone replaces resident extents by footers.
+//! Every lock is held for a look or a change in memory, never across I/O. The writer alone moves the durable end,
+//! adds to the index and changes the catalogue; the preparer alone replaces resident extents by footers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,7 @@ use ottla_env::disk::{Disk, File};
 use ottla_protocol::types::TopicIdPartition;
 
 use crate::cache::Cache;
+use crate::catalogue::Catalogue;
 use crate::file_header::Seal;
 use crate::index::{Extent, Index};
 use crate::options::{FileId, FrameSequence, LogOptions};
@@ -30,10 +31,22 @@ pub(crate) struct Shared {
     tail: Mutex<TailCache>,
     files: Mutex<Cache<FileId, Arc<dyn File>>>,
     footers: Mutex<FooterCache>,
-    seals: Mutex<BTreeMap<FileId, Seal>>,
+    files_known: Mutex<Files>,
     ready: Mutex<Ready>,
     durable: AtomicU64,
     ended: AtomicBool,
+}
+
+/// What is known of the live files, beside the index.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// Which they are.
+    pub(crate) catalogue: Catalogue,
+    /// How each sealed file ended.
+    pub(crate) seals: BTreeMap<FileId, Seal>,
+    /// When the newest batch of each sealed file was appended, by shard time in milliseconds; none for files of
+    /// version 1.
+    pub(crate) appended: BTreeMap<FileId, i64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,14 +60,14 @@ impl Shared {
         log_id: u64,
         epoch: i32,
         index: Index,
-        seals: BTreeMap<FileId, Seal>,
+        files: Files,
     ) -> Self {
         Self {
             index: RwLock::new(index),
             tail: Mutex::new(TailCache::new(options.tail_bytes_max)),
             files: Mutex::new(Cache::new(options.open_files_max)),
             footers: Mutex::new(Cache::new(options.footer_bytes_max)),
-            seals: Mutex::new(seals),
+            files_known: Mutex::new(files),
             ready: Mutex::new(Ready::Wanted),
             durable: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -81,9 +94,15 @@ impl Shared {
         lock(&self.footers)
     }
 
-    /// How each sealed file ended.
-    pub(crate) fn seals(&self) -> MutexGuard<'_, BTreeMap<FileId, Seal>> {
-        lock(&self.seals)
+    /// What is known of the live files.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Files> {
+        lock(&self.files_known)
+    }
+
+    /// Readers do not find these files any more: their handles are given up.
+    pub(crate) fn forget_files(&self, files: &[FileId]) {
+        let mut handles = lock(&self.files);
+        files.iter().for_each(|file| handles.remove(file));
     }
 
     /// The next file, prepared ahead.

@@ -2,17 +2,19 @@
 //!
 //! A snapshot is written under a temporary name in synced steps, read back past the cache and verified, and only
 //! then renamed into place; the two newest good ones are kept. It never runs ahead of the log: `finish` asserts that
-//! the frame it names is durable. What the chunks mean is the core's business.
+//! the frame it names is durable. The first chunk is the catalogue of live files; what the others mean is the core's
+//! business.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ottla_env::disk::{Disk, File};
 
+use crate::catalogue::Catalogue;
 use crate::error::{Damage, OpenError, SnapshotError};
-use crate::layout::{BLOCK_BYTES, Crc, FORMAT_VERSION, Fields, STEP_BYTES, crc32c, write_all};
+use crate::layout::{BLOCK_BYTES, Crc, FORMAT_VERSION, Fields, STEP_BYTES, crc32c, is_known, write_all};
 use crate::options::FrameSequence;
 use crate::prepare::discard;
 use crate::shared::Shared;
@@ -75,11 +77,53 @@ pub struct SnapshotStore {
     shared: Arc<Shared>,
     /// Found damaged at the opening: neither counted nor removed.
     damaged: Arc<BTreeSet<String>>,
+    /// Every byte of these was read and is good.
+    verified: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl SnapshotStore {
-    pub(crate) fn new(shared: Arc<Shared>, damaged: BTreeSet<String>) -> Self {
-        Self { shared, damaged: Arc::new(damaged) }
+    /// `damaged` and `verified`: names of snapshots that the opening has read.
+    pub(crate) fn new(shared: Arc<Shared>, damaged: BTreeSet<String>, verified: BTreeSet<String>) -> Self {
+        Self { shared, damaged: Arc::new(damaged), verified: Arc::new(Mutex::new(verified)) }
+    }
+
+    /// The last frame of the second newest verified snapshot: nothing behind it may be rewritten or dropped, since
+    /// a start may have to replay it. None without two good ones. Reads those that nobody has verified yet.
+    pub fn horizon(&self) -> Result<Option<FrameSequence>, SnapshotError> {
+        let names = self.shared.disk.list().map_err(|source| io_error("the folder", source))?;
+        let mut good = 0;
+        for name in names.iter().rev().filter(|name| is_snapshot(name) && !self.damaged.contains(*name)) {
+            if !self.is_verified(name)? {
+                continue;
+            }
+            good += 1;
+            if good == KEPT {
+                return Ok(name.get(..20).and_then(|digits| digits.parse().ok()).map(FrameSequence));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_verified(&self, name: &str) -> Result<bool, SnapshotError> {
+        if self.verified.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
+            return Ok(true);
+        }
+        match Snapshot::open(&*self.shared.disk, name, self.owner()) {
+            Ok(_) => {
+                self.note_verified(name);
+                Ok(true)
+            }
+            Err(SnapshotFault::Io(source)) => Err(io_error(name, source)),
+            Err(SnapshotFault::Damaged(damage)) => {
+                tracing::error!(%damage, "a snapshot is damaged");
+                Ok(false)
+            }
+            Err(SnapshotFault::Newer(_)) => Ok(false),
+        }
+    }
+
+    fn note_verified(&self, name: &str) {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
     }
 
     /// Begins a snapshot under a temporary name. Dropping the writer discards it.
@@ -107,7 +151,8 @@ impl SnapshotStore {
         header.put_bytes(0, HEADER_BYTES - 4 - header.len());
         let crc = crc32c(&header);
         header.put_u32(crc);
-        Ok(SnapshotWriter {
+        let catalogue = self.shared.known().catalogue.encode();
+        let mut writer = SnapshotWriter {
             store: self.clone(),
             info,
             name,
@@ -117,7 +162,10 @@ impl SnapshotStore {
             buffer: header,
             chunks: 0,
             finished: false,
-        })
+        };
+        // It may be newer than the frame: replay applies what lies between once more.
+        writer.chunk(&catalogue)?;
+        Ok(writer)
     }
 
     /// Reads a snapshot whole and checks every byte of it.
@@ -152,6 +200,7 @@ impl SnapshotStore {
         let good = |name: &&String| is_snapshot(name) && !self.damaged.contains(*name);
         let good: Vec<&String> = names.iter().filter(good).collect(); // sorted, oldest first
         for name in &good[..good.len().saturating_sub(KEPT)] {
+            self.verified.lock().unwrap_or_else(PoisonError::into_inner).remove(*name);
             disk.remove(name)?;
         }
         disk.sync_dir()
@@ -247,6 +296,7 @@ impl SnapshotWriter {
             .and_then(|()| shared.disk.sync_dir())
             .map_err(|source| io_error(&name, source))?;
         self.finished = true;
+        self.store.note_verified(&name);
         if let Err(error) = self.store.prune() {
             tracing::warn!(%error, "could not remove old snapshots");
         }
@@ -273,8 +323,12 @@ pub(crate) enum SnapshotFault {
 /// A verified snapshot.
 pub(crate) struct Snapshot {
     pub(crate) info: SnapshotInfo,
+    /// The live files as of its frame or later; what everything is in a folder of version 1.
+    pub(crate) catalogue: Catalogue,
     nonce: u64,
     chunks: u32,
+    /// Where the state begins: position and index of its first chunk.
+    state: (u64, u32),
 }
 
 impl Snapshot {
@@ -304,7 +358,7 @@ impl Snapshot {
         if sound && fields.u16(8) > FORMAT_VERSION {
             return Err(SnapshotFault::Newer(fields.u16(8)));
         }
-        if !sound || fields.u16(8) != FORMAT_VERSION {
+        if !sound || !is_known(fields.u16(8)) {
             return Err(bad(0, "a damaged snapshot header"));
         }
         if (fields.u32(12), fields.u64(16)) != (owner.shard_id, owner.log_id) {
@@ -325,12 +379,25 @@ impl Snapshot {
             position: fields.u64(48),
             shard_time: fields.i64(56),
         };
-        let snapshot = Self { info, nonce: fields.u64(24), chunks: end.u32(4) };
+        let has_catalogue = fields.u16(8) > 1;
+        let mut snapshot = Self {
+            info,
+            catalogue: Catalogue::default(),
+            nonce: fields.u64(24),
+            chunks: end.u32(4),
+            state: (HEADER_BYTES as u64, 0),
+        };
         let mut at = HEADER_BYTES as u64;
         for index in 0..snapshot.chunks {
             let data = snapshot.chunk(&mut window, at, index, trailer_at)?;
             let data = data.ok_or_else(|| bad(at, "a damaged snapshot chunk"))?;
-            at += (CHUNK_HEADER_BYTES + data.len()) as u64;
+            let next = at + (CHUNK_HEADER_BYTES + data.len()) as u64;
+            if index == 0 && has_catalogue {
+                let read = Catalogue::decode(&data);
+                snapshot.catalogue = read.ok_or_else(|| bad(at, "no catalogue of files"))?;
+                snapshot.state = (next, 1);
+            }
+            at = next;
         }
         if at != trailer_at {
             return Err(bad(at, "bytes between a snapshot's chunks and its trailer"));
@@ -370,10 +437,10 @@ impl Snapshot {
         Ok(SnapshotChunks {
             end: len.saturating_sub(TRAILER_BYTES as u64),
             reads: Reads::new(file, len),
+            at: self.state.0,
+            index: self.state.1,
             snapshot: self,
             name,
-            at: HEADER_BYTES as u64,
-            index: 0,
         })
     }
 }

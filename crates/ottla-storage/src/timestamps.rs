@@ -89,7 +89,7 @@ impl LogReader {
     }
 
     /// The extents of a range from the one that holds `from` on.
-    fn all_extents(
+    pub(crate) fn all_extents(
         &self,
         partition: &TopicIdPartition,
         range: &FileRange,

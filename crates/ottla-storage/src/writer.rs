@@ -5,6 +5,7 @@
 //! the caller may go on. Once a byte of the frame may have reached the file only success is a known outcome: any
 //! failure kills the writer, and no further byte is written by it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -12,12 +13,13 @@ use ottla_env::disk::LockGuard;
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
 
+use crate::catalogue::FilesEdit;
 use crate::error::{AppendError, NotWritten};
 use crate::file_header::Seal;
 use crate::frame::{self, FrameHeader, Plan};
-use crate::index::Extent;
+use crate::index::{Extent, FileRange};
 use crate::layout::{BLOCK_BYTES, PADDING, align_up, write_all, write_zeros};
-use crate::options::{Durability, DurableEnd, FrameSequence};
+use crate::options::{Durability, DurableEnd, FileId, FrameSequence};
 use crate::prepare::{BeginError, OpenFile, Ready, begin_file, discard, take_ready};
 use crate::shared::Shared;
 
@@ -30,9 +32,55 @@ pub struct LogWriter {
     sequence: FrameSequence,
     last_header_crc: u32,
     position: u64,
+    /// Of the last frame, milliseconds.
+    shard_time: i64,
+    bytes_written: u64,
     attempts: u64,
     died_of: Option<Arc<io::Error>>,
     _lock: LockGuard,
+}
+
+/// A change of the files, and what it does to the index.
+#[derive(Debug)]
+pub struct FilesChange {
+    pub(crate) edit: FilesEdit,
+    /// Partitions that have ranges in removed files, and the ranges that take their place.
+    pub(crate) ranges: BTreeMap<TopicIdPartition, Vec<FileRange>>,
+    /// When the newest batch of each new file was appended.
+    pub(crate) appended: BTreeMap<FileId, i64>,
+    /// Bytes of new files.
+    pub(crate) bytes_written: u64,
+}
+
+impl FilesChange {
+    /// Files that are not live any more with it.
+    pub fn removed(&self) -> usize {
+        self.edit.removed.len()
+    }
+
+    /// Bytes of the files that were written for it.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written
+    }
+}
+
+/// The change is durable: readers see it, partition by partition. What a partition's ranges say stays the same, so
+/// nobody can tell which of them have moved.
+fn take_in(shared: &Shared, change: &FilesChange) {
+    let removed: BTreeSet<FileId> = change.edit.removed.iter().copied().collect();
+    {
+        let mut known = shared.known();
+        known.catalogue.apply(&change.edit);
+        for live in &change.edit.added {
+            known.seals.insert(live.seal.file, live.seal);
+        }
+        known.appended.extend(&change.appended);
+        // The seals of removed files stay until they are unlinked: a reader may be at one.
+    }
+    for (partition, added) in &change.ranges {
+        shared.index_mut().replace(partition, &removed, added);
+    }
+    shared.index_mut().forget_resident(&removed);
 }
 
 /// What recovery hands to the writer.
@@ -41,6 +89,7 @@ pub(crate) struct WriterStart {
     pub(crate) sequence: FrameSequence,
     pub(crate) last_header_crc: u32,
     pub(crate) position: u64,
+    pub(crate) shard_time: i64,
 }
 
 impl LogWriter {
@@ -53,6 +102,8 @@ impl LogWriter {
             sequence: start.sequence,
             last_header_crc: start.last_header_crc,
             position: start.position,
+            shard_time: start.shard_time,
+            bytes_written: 0,
             attempts: 0,
             died_of: None,
             _lock: lock,
@@ -108,11 +159,29 @@ impl LogWriter {
         self.shared.index_mut().add(&extents);
         drop(given_up);
         self.file.end += padded;
+        self.bytes_written += padded;
         self.sequence = header.sequence;
         self.last_header_crc = header_crc;
         self.position = position;
+        self.shard_time = self.shard_time.max(shard_time);
         self.shared.set_durable(self.sequence);
         Ok(self.sequence)
+    }
+
+    /// Writes a change of the files that the log consists of, as a frame of its own. Once it is durable readers look
+    /// into the new files, and [`Levels::unlink`](crate::Levels::unlink) may remove the old ones.
+    ///
+    /// `change` must have been made for this opening, and changes are appended in the order in which they were made.
+    /// Errors as of [`append`](Self::append).
+    pub fn append_files(&mut self, change: &FilesChange) -> Result<FrameSequence, AppendError> {
+        let sequence = self.append(self.shard_time, self.position, &[change.edit.entry()])?;
+        take_in(&self.shared, change);
+        Ok(sequence)
+    }
+
+    /// Bytes of all frames that this writer has made durable, what fills up their blocks included.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written
     }
 
     /// The last durable frame.
@@ -212,7 +281,10 @@ impl LogWriter {
         self.attempts += 1;
         match begin_file(&self.shared, seal, needed, self.attempts) {
             Ok(file) => {
-                self.shared.seals().insert(seal.file, seal);
+                let mut known = self.shared.known();
+                known.seals.insert(seal.file, seal);
+                known.appended.insert(seal.file, self.shard_time);
+                drop(known);
                 self.shared.index_mut().seal(file.id);
                 self.file = file;
                 self.must_seal = false;

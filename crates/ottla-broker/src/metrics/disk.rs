@@ -39,6 +39,7 @@ impl FileKind {
         match name {
             name if name.contains(".snapshot") => Self::Snapshot,
             name if name.ends_with(".log") || name.starts_with("log-") => Self::Log,
+            name if name.ends_with(".data") || name.starts_with("data-") => Self::Log,
             _ => Self::Other,
         }
     }

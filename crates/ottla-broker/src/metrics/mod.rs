@@ -142,6 +142,18 @@ pub struct LogCells {
     pub snapshot_at_nanos: Counter,
     /// How long the last load of the shard took, nanoseconds.
     pub recovery_nanos: Counter,
+    /// Bytes of frames written by this life of the log, what fills up their blocks included.
+    pub written_bytes: Counter,
+    /// Bytes of files that were rewritten.
+    pub rewritten_bytes: Counter,
+    /// Files that were dropped or rewritten.
+    pub files_removed: Counter,
+    /// Bytes of files that may be dropped or rewritten, when it was last looked.
+    pub settled_bytes: Counter,
+    /// Bytes of them that nobody needs.
+    pub garbage_bytes: Counter,
+    /// Log starts that retention has moved.
+    pub log_starts_moved: Counter,
 }
 
 impl Metrics {
@@ -182,6 +194,12 @@ impl Metrics {
                 snapshot_nanos: Counter::default(),
                 snapshot_at_nanos: Counter::default(),
                 recovery_nanos: Counter::default(),
+                written_bytes: Counter::default(),
+                rewritten_bytes: Counter::default(),
+                files_removed: Counter::default(),
+                settled_bytes: Counter::default(),
+                garbage_bytes: Counter::default(),
+                log_starts_moved: Counter::default(),
             },
             parked_fetches: Gauge::default(),
         }

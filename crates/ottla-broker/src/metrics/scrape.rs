@@ -219,7 +219,7 @@ impl Scraper {
             return Some(bytes);
         }
         let names = disk.list().ok()?;
-        let logs = names.iter().filter(|name| name.ends_with(".log"));
+        let logs = names.iter().filter(|name| name.ends_with(".log") || name.ends_with(".data"));
         // A file may be removed between its name and its length.
         let bytes = logs.filter_map(|name| disk.open(name).and_then(|file| file.len()).ok()).sum();
         remembered.log_bytes = Some((now, bytes));
@@ -240,6 +240,12 @@ impl Scraper {
         }
         text.value(&t::RECOVERY_TIME, seconds(log.recovery_nanos.get()));
         text.value(&t::RELOADS, self.metrics.owner.reloads.get());
+        text.value(&t::LOG_WRITTEN, log.written_bytes.get());
+        text.value(&t::LOG_REWRITTEN, log.rewritten_bytes.get());
+        text.value(&t::LOG_FILES_REMOVED, log.files_removed.get());
+        text.value(&t::LOG_SETTLED, log.settled_bytes.get());
+        text.value(&t::LOG_GARBAGE, log.garbage_bytes.get());
+        text.value(&t::LOG_STARTS_MOVED, log.log_starts_moved.get());
     }
 
     fn write_cluster(&self, text: &mut Text) {

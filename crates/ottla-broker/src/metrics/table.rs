@@ -139,6 +139,18 @@ metrics! {
         "Log writes that failed or whose outcome is unknown; each is followed by a reload.";
     LOG_BYTES = "ottla_log_bytes" GAUGE "bytes" []
         "Bytes of the files of the log that are in use.";
+    LOG_WRITTEN = "ottla_log_written_bytes_total" COUNTER "bytes" []
+        "Bytes of frames since the log was opened, headers and what fills up their blocks included. This and the next, by the bytes of batches that became durable, is the write amplification.";
+    LOG_REWRITTEN = "ottla_log_rewritten_bytes_total" COUNTER "bytes" []
+        "Bytes of files that were written anew from older ones: by partition, or without their garbage.";
+    LOG_FILES_REMOVED = "ottla_log_files_removed_total" COUNTER "files" []
+        "Files of the log that were dropped, or removed after they had been rewritten.";
+    LOG_SETTLED = "ottla_log_settled_bytes" GAUGE "bytes" []
+        "Bytes of the files that no start needs for replay, and that may be dropped or rewritten.";
+    LOG_GARBAGE = "ottla_log_garbage_bytes" GAUGE "bytes" []
+        "Bytes of them that nobody needs: of deleted topics, and below log starts.";
+    LOG_STARTS_MOVED = "ottla_log_starts_moved_total" COUNTER "partitions" []
+        "Log starts that retention.ms and retention.bytes have moved.";
     DISK_FREE = "ottla_disk_free_bytes" GAUGE "bytes" []
         "Bytes free on the file system of the folder.";
     DISK_SYNC_TIME = "ottla_disk_sync_seconds" TIMES "seconds" ["file"]

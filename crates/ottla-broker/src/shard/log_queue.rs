@@ -3,6 +3,7 @@
 //! Bounded by bytes: above the bound the owner pauses, and with it everything that would make more work.
 
 use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use ottla_core::decision::{Bounds, Position, Reply, ShardTime};
 use ottla_core::shard::Snapshot;
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
+use ottla_storage::FilesChange;
 
 use super::Request;
 use crate::limits::LOG_QUEUE_BYTES_MAX;
@@ -54,6 +56,8 @@ pub enum ToLog {
     Answer(Pending),
     /// The state after all decisions before it: to be written once those are durable.
     Snapshot(Snapshot, Position, ShardTime),
+    /// A change of the log's files, and who waits until it is durable. When the log ends first, the sender is dropped.
+    Files(Arc<FilesChange>, SyncSender<()>),
 }
 
 /// The queue.
@@ -83,6 +87,19 @@ impl LogQueue {
         state.items.push_back(item);
         drop(state);
         self.filled.notify_one();
+    }
+
+    /// As [`push`](Self::push), but refuses when nobody will take it any more.
+    pub fn offer(&self, item: ToLog) -> bool {
+        let mut state = self.lock();
+        if state.closed || state.failed {
+            return false;
+        }
+        state.bytes += item.bytes();
+        state.items.push_back(item);
+        drop(state);
+        self.filled.notify_one();
+        true
     }
 
     /// Takes everything up to `frame_bytes` of decisions, or up to a snapshot; waits for the first item.
@@ -140,7 +157,7 @@ impl ToLog {
     fn bytes(&self) -> usize {
         match self {
             Self::Decision(decided) => decided.bytes,
-            Self::Answer(_) | Self::Snapshot(..) => 0,
+            Self::Answer(_) | Self::Snapshot(..) | Self::Files(..) => 0,
         }
     }
 }

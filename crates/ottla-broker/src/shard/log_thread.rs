@@ -16,7 +16,7 @@ use ottla_core::shard::Snapshot;
 use ottla_env::clock::Clock;
 use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::types::TopicIdPartition;
-use ottla_storage::{LogWriter, SnapshotInfo};
+use ottla_storage::{FilesChange, LogWriter, SnapshotInfo};
 
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::snapshots::SnapshotJob;
@@ -48,6 +48,8 @@ pub struct LogThread {
     pub snapshots: SyncSender<SnapshotJob>,
     /// Ends when the snapshot thread has: a snapshot is only good while its log is open.
     pub snapshots_done: Receiver<()>,
+    /// Held as long as the log is open: the thread that tidies the files ends with it.
+    pub log_lives: SyncSender<()>,
     /// Tells the helper thread that a file may be wanted or was sealed.
     pub written: SyncSender<()>,
     /// Epoch of this life of the log.
@@ -70,6 +72,9 @@ pub struct Remains {
     /// After a failure: up to where the log is known to be durable; nothing behind it is believed.
     pub durable_end: Option<ottla_storage::DurableEnd>,
 }
+
+/// A change of the files, and who waits for it.
+type ChangeOfFiles = (Arc<FilesChange>, SyncSender<()>);
 
 /// A frame being collected.
 #[derive(Default)]
@@ -107,17 +112,17 @@ impl LogThread {
                 self.close();
                 return Remains { pending: waiting.into_values().flatten().collect(), durable_end: None };
             }
-            let (mut draft, mut snapshot) = (Draft::default(), None);
+            let (mut draft, mut snapshot, mut changes) = (Draft::default(), None, Vec::new());
             for item in items {
                 match item {
                     ToLog::Decision(decided) => draft.add(decided),
                     ToLog::Answer(pending) => waiting.entry(pending.rests_on).or_default().push(pending),
                     ToLog::Snapshot(state, position, time) => snapshot = Some((state, position, time)),
+                    ToLog::Files(change, done) => changes.push((change, done)),
                 }
             }
-            if !draft.entries.is_empty()
-                && let Err(error) = self.write(draft)
-            {
+            let written = if draft.entries.is_empty() { Ok(()) } else { self.write(draft) };
+            if let Err(error) = written.and_then(|()| self.change_files(changes)) {
                 tracing::error!(%error, "log write failed; the shard is rebuilt from what is durable");
                 self.metrics.log.failures.add(1);
                 self.metrics.health.set(
@@ -140,6 +145,7 @@ impl LogThread {
     /// The queue is closed: the log ends in order, which lets the next start tell damage from a torn write.
     fn close(self) {
         drop(self.snapshots);
+        drop(self.log_lives);
         if self.snapshots_done.recv().is_ok() {
             tracing::error!("the snapshot thread said something; it should only end");
         }
@@ -162,10 +168,23 @@ impl LogThread {
         Ok(())
     }
 
+    /// Changes of the files, each a frame of its own. Readers see nothing of it.
+    fn change_files(&mut self, changes: Vec<ChangeOfFiles>) -> Result<(), ottla_storage::AppendError> {
+        for (change, done) in changes {
+            self.writer.append_files(&change)?;
+            self.metrics.log.written_bytes.set(self.writer.bytes_written());
+            if done.try_send(()).is_err() {
+                tracing::debug!("nobody unlinks the files of a change; the next start does");
+            }
+        }
+        Ok(())
+    }
+
     /// What has become durable: a few additions for each batch, on cells that nobody else writes.
     fn count(&self, entries: &[Entry], took: Duration) {
         let log = &self.metrics.log;
         log.frames.add(1);
+        log.written_bytes.set(self.writer.bytes_written());
         log.frame_batches.observe(entries.len() as u64);
         log.flush_time.observe_time(took);
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Batch) {

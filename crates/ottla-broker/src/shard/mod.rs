@@ -1,11 +1,12 @@
 //! The shard's shell: everything around the pure core.
 //!
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) -> `view`
-//! (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `snapshots` keeps loading
+//! (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `files` moves log starts by retention and tidies the folder, `snapshots` keeps loading
 //! short, `unavailable` answers when a reload takes too long, `time` is the shard's clock.
 
 pub mod desk;
 pub mod events;
+pub mod files;
 pub mod inbox;
 pub mod late;
 pub mod log_queue;

@@ -30,7 +30,8 @@ use super::snapshots;
 use super::time::{ShardClock, SharedTime};
 use super::unavailable::unavailable;
 use super::view::View;
-use super::{Request, is_transactional_v1, log_queue};
+use super::files::FilesThread;
+use super::{Request, ShardHandle, is_transactional_v1, log_queue};
 use crate::limits::{
     OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,
 };
@@ -53,6 +54,8 @@ pub struct OwnerSetup {
     pub time: SharedTime,
     /// Where requests come from.
     pub inbox: Arc<Inbox<Request>>,
+    /// For commands of the shell's own.
+    pub shard: ShardHandle,
     /// Log bytes after which a snapshot is written.
     pub snapshot_bytes: u64,
     /// What is counted.
@@ -415,13 +418,25 @@ impl LogThreads {
         view: &Arc<View>,
         durable: Position,
     ) -> Result<Self, StartError> {
-        let Opened { writer, snapshots: store, mut preparer, epoch, report, .. } = opened;
+        let Opened { writer, snapshots: store, mut preparer, levels, epoch, report, .. } = opened;
         let queue = Arc::new(LogQueue::default());
         let progress = Arc::new(LogProgress::default());
         progress.durable.store(durable.0, Ordering::Release);
         let (snapshots, jobs) = sync_channel(1);
         let (written, work) = sync_channel(1);
         let (done, snapshots_done) = sync_channel(0);
+        let (log_lives, ends) = sync_channel(0);
+        let files = FilesThread {
+            levels,
+            snapshots: store.clone(),
+            view: view.clone(),
+            queue: queue.clone(),
+            shard: setup.shard.clone(),
+            ends,
+            metrics: setup.metrics.clone(),
+            clock: setup.clock.clone(),
+            time: setup.time.clone(),
+        };
         let (metrics, clock) = (setup.metrics.clone(), setup.clock.clone());
         let write_snapshots = move || {
             snapshots::run(store, &jobs, &metrics, &clock);
@@ -433,8 +448,11 @@ impl LogThreads {
                 while preparer.run_once() {}
             }
         };
-        let helpers =
-            vec![spawn::thread("ottla-snapshot", write_snapshots)?, spawn::thread("ottla-prepare", prepare)?];
+        let helpers = vec![
+            spawn::thread("ottla-snapshot", write_snapshots)?,
+            spawn::thread("ottla-prepare", prepare)?,
+            spawn::thread("ottla-files", move || files.run())?,
+        ];
         let inbox = setup.inbox.clone();
         let thread = LogThread {
             queue: queue.clone(),
@@ -443,6 +461,7 @@ impl LogThreads {
             progress: progress.clone(),
             snapshots,
             snapshots_done,
+            log_lives,
             written,
             epoch,
             last_time: ShardTime(report.shard_time),

@@ -59,6 +59,7 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
         CommandBody::AutoCreateTopics(_)
         | CommandBody::Bootstrap { .. }
         | CommandBody::Cleaned(_)
+        | CommandBody::MoveLogStarts(_)
         | CommandBody::Tick
         | CommandBody::ConnectionClosed(_) => Reply::Done,
     }

@@ -52,6 +52,7 @@ pub(super) fn dispatch(step: &mut Step<'_>, command: Command) {
             cluster::bootstrap(step, &context, cluster_id, topic_ids);
         }
         CommandBody::Cleaned(passes) => cluster::cleaned(step, &context, &passes),
+        CommandBody::MoveLogStarts(wanted) => cluster::move_log_starts(step, &context, wanted),
         CommandBody::Tick => tick(step),
         // Only members of groups wait for a connection here. What the connection had asked and nobody decided
         // is in the shell's inbox, and dropped there.

@@ -109,14 +109,14 @@ pub(super) fn load(
     if setup.compare_states {
         shadow.state.begin_epoch(opened.epoch, clock.now());
     }
-    let Opened { writer, reader, snapshots, preparer, epoch, .. } = opened;
+    let Opened { writer, reader, snapshots, preparer, levels, epoch, .. } = opened;
     let durable = core.position();
     let last_loop_ms = clock.monotonic_ms();
     let mut shell = Shell {
         setup: setup.clone(),
         core,
         clock,
-        log: Log { writer, reader, snapshots, preparer, epoch },
+        log: Log { writer, reader, snapshots, preparer, levels, epoch },
         queue: VecDeque::new(),
         waiting: Vec::new(),
         parked: BTreeMap::new(),

@@ -63,6 +63,17 @@ impl World {
         if shell.is_writing_snapshot() || due {
             shell.snapshot_step(&mut self.rng, &mut self.history);
         }
+        if !self.draining && self.rng.below(self.options.retention_mean_ms) < HOUSEKEEPING_MS {
+            shell.retain(&mut self.rng, &mut self.history);
+        }
+        if !self.draining && self.rng.below(self.options.tidy_mean_ms) < HOUSEKEEPING_MS {
+            let tidied = shell.tidy(&self.disk, &mut self.history);
+            self.catch_up();
+            if tidied == LogStep::Dead && !self.disk.stopped() {
+                return self.begin_reload();
+            }
+        }
+        let Server::Up(shell) = &mut self.server else { return };
         if self.rng.one_in(40) && self.setup.compare_states && shell.is_settled() {
             self.compare_with_shadow();
         }

@@ -86,7 +86,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["group.streams."], "groups of Kafka Streams' own protocol are not there"),
     (&["errors.deadletterqueue."], "dead letter queues are of share groups"),
     (&["log.cleaner."], "the cleaner's own work: comes with compaction"),
-    (&["log.retention.check.interval.ms"], "comes with retention"),
     (&["log.dir", "log.flush.offset.", "log.flush.start.offset.", "log.dir.failure.timeout.ms", "cordoned.log.dirs",
        "num.recovery.threads.per.data.dir"],
         "one log in one folder, with files of `log.file.bytes`, synced before every answer, recovered in one pass"),

@@ -32,6 +32,9 @@ macro_rules! field {
     ($field:ident) => {
         Access::Field(|c| c.$field.to_string(), |c, value| c.$field = number(value))
     };
+    (limits.$field:ident) => {
+        Access::Field(|c| c.limits.$field.to_string(), |c, value| c.limits.$field = number(value))
+    };
     ($field:ident as bool) => {
         Access::Field(|c| c.$field.to_string(), |c, value| c.$field = value.eq_ignore_ascii_case("true"))
     };
@@ -128,6 +131,8 @@ pub(super) static BROKER_DEFINITIONS: &[BrokerDefinition] = &[
         "Default of remote.copy.lag.ms of a topic."),
     define("log.retention.bytes", Long, "-1", AtLeast(-1), Access::Kept, ClusterWide,
         "Default of retention.bytes of a topic."),
+    define("log.retention.check.interval.ms", Long, "300000", AtLeast(1), field!(log_retention_check_interval_ms), ReadOnly,
+        "How often it is looked for records whose retention has passed."),
     define("log.retention.hours", Int, "168", NotZero, Access::Kept, ReadOnly,
         "Default of retention.ms of a topic, in hours."),
     define("log.retention.minutes", Int, "", NotZero, Access::Kept, ReadOnly,
@@ -156,6 +161,18 @@ pub(super) static BROKER_DEFINITIONS: &[BrokerDefinition] = &[
         "Another such number for some addresses."),
     define("max.decompressed.message.bytes", Int, "2147483639", AtLeast(1), Access::Kept, ClusterWide,
         "Default of max.decompressed.message.bytes of a topic."),
+    define("max.open.transactions", Int, "100000", Between(1, 1_000_000), field!(limits.open_transactions_max), ReadOnly,
+        "Transactions that may be open at once; one more has to wait for another to end. Ottla's own."),
+    define("max.open.transactions.per.principal", Int, "2147483647", AtLeast(1), field!(limits.open_transactions_per_principal_max), ReadOnly,
+        "The same for those of one principal. Everybody is ANONYMOUS, so the lower of the two holds. Ottla's own."),
+    define("max.producers", Int, "2000000", Between(1, 50_000_000), field!(limits.producers_max), ReadOnly,
+        "Producers that all partitions together remember; a new one is refused and no other forgotten. Ottla's own."),
+    define("max.producers.per.principal", Int, "2147483647", AtLeast(1), field!(limits.producers_per_principal_max), ReadOnly,
+        "The same for those of one principal. Everybody is ANONYMOUS, so the lower of the two holds. Ottla's own."),
+    define("max.transactional.ids", Int, "1000000", Between(1, 2_000_000), field!(limits.transactional_ids_max), ReadOnly,
+        "Transactional ids; a new one is refused and no other forgotten. Ottla's own."),
+    define("max.transactional.ids.per.principal", Int, "2147483647", AtLeast(1), field!(limits.transactional_ids_per_principal_max), ReadOnly,
+        "The same for those of one principal. Everybody is ANONYMOUS, so the lower of the two holds. Ottla's own."),
     define("message.max.bytes", Int, "1048588", AtLeast(0), Access::Kept, ClusterWide,
         "Default of max.message.bytes of a topic."),
     define("min.insync.replicas", Int, "1", AtLeast(1), Access::Kept, ClusterWide,
