@@ -413,7 +413,7 @@ impl Groups {
             .index
             .iter()
             .filter_map(|(name, group)| group.protocol.durable().map(|durable| (name.clone(), durable)));
-        Box::new(GroupsSection { offsets: self.offsets.clone(), protocols: protocols.collect() })
+        Box::new(GroupsSection { offsets: self.offsets.snapshot(), protocols: protocols.collect() })
     }
 
     /// Takes a chunk of a snapshot.

@@ -12,11 +12,14 @@
 //! Not here: whether a batch's bytes are sound (the connection checked them), whether a transaction exists (the
 //! coordinator knows), records themselves.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashTable};
+use ottla_protocol::batch::BatchHeader;
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
 
@@ -33,6 +36,7 @@ mod cleaning;
 mod describe;
 pub(crate) mod expiry;
 mod producer;
+mod producers;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -42,6 +46,7 @@ pub use aborted::{AbortedIndex, AbortedTransaction};
 pub(crate) use append::{Appended, BatchRules};
 pub(crate) use describe::describe_producers;
 pub(crate) use producer::{CachedBatch, ProducerState};
+use producers::Producers;
 pub(crate) use snapshot::PartitionsSnapshot;
 pub(crate) use verification::Verifications;
 
@@ -122,12 +127,56 @@ impl PartitionState {
     }
 }
 
+/// Where a producer is: the id's hash, so that most others are told apart without a look at them, and the slot.
+#[derive(Clone, Copy, Debug)]
+struct ProducerPlace {
+    hash: u32,
+    slot: u32,
+}
+
+impl ProducerPlace {
+    /// What the table sorts by: its high and its low bits must both differ.
+    fn spread(self) -> u64 {
+        u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Tables of producers below this size are left as they are when producers are forgotten.
+const TABLE_LEAST: usize = 64;
+
 /// What is derived from the producers of one partition.
+#[derive(Default)]
 struct Derived {
-    /// Slots of the producers by producer id.
-    producers: HashMap<i64, u32, FixedState>,
+    /// The producers by producer id.
+    producers: HashTable<ProducerPlace>,
     /// Open transactions: first offset to producer id.
     open: BTreeMap<i64, i64>,
+}
+
+impl Derived {
+    /// Slot of the producer with this id and hash.
+    #[inline]
+    fn find(&self, producers: &Producers, producer_id: i64, hash: u32) -> Option<u32> {
+        let wanted = ProducerPlace { hash, slot: 0 };
+        let found = self.producers.find(wanted.spread(), |place| {
+            place.hash == hash && producers.producer_id(place.slot) == Some(producer_id)
+        });
+        found.map(|place| place.slot)
+    }
+
+    /// Notes a producer that is not there.
+    fn insert(&mut self, hash: u32, slot: u32) {
+        let place = ProducerPlace { hash, slot };
+        self.producers.insert_unique(place.spread(), place, |place| place.spread());
+    }
+
+    /// Forgets the producer in a slot.
+    fn remove(&mut self, hash: u32, slot: u32) {
+        let place = ProducerPlace { hash, slot };
+        if let Ok(entry) = self.producers.find_entry(place.spread(), |place| place.slot == slot) {
+            entry.remove();
+        }
+    }
 }
 
 /// A marker that was applied.
@@ -152,7 +201,7 @@ pub(crate) struct Applied {
 pub(crate) struct Partitions {
     index: HashMap<TopicIdPartition, u32, FixedState>,
     states: Paged<PartitionState>,
-    producers: Paged<ProducerState>,
+    producers: Producers,
     /// By slot of the partition.
     derived: Vec<Derived>,
     hasher: FixedState,
@@ -165,7 +214,7 @@ impl Partitions {
         Self {
             index: HashMap::with_hasher(hasher.clone()),
             states: Paged::new(),
-            producers: Paged::new(),
+            producers: Producers::default(),
             derived: Vec::new(),
             hasher,
         }
@@ -201,10 +250,7 @@ impl Partitions {
     /// Makes the derived state of a partition that sits in `slot`.
     fn register(&mut self, slot: u32, partition: TopicIdPartition) {
         while self.derived.len() <= slot as usize {
-            self.derived.push(Derived {
-                producers: HashMap::with_hasher(self.hasher.clone()),
-                open: BTreeMap::new(),
-            });
+            self.derived.push(Derived::default());
         }
         let previous = self.index.insert(partition, slot);
         assert!(previous.is_none(), "a partition is created once");
@@ -214,11 +260,9 @@ impl Partitions {
     pub(crate) fn remove(&mut self, partition: TopicIdPartition) {
         let slot = self.index.remove(&partition).expect("only partitions of existing topics are removed");
         self.states.remove(slot);
-        let derived = &mut self.derived[slot as usize];
-        derived.open = BTreeMap::new();
-        let producers = std::mem::replace(&mut derived.producers, HashMap::with_hasher(self.hasher.clone()));
+        let derived = std::mem::take(&mut self.derived[slot as usize]);
         // In order of the slots: the order in a hash table must not show.
-        let mut slots: Vec<u32> = producers.into_values().collect();
+        let mut slots: Vec<u32> = derived.producers.into_iter().map(|place| place.slot).collect();
         slots.sort_unstable();
         for slot in slots {
             self.producers.remove(slot);
@@ -256,18 +300,40 @@ impl Partitions {
         self.producers.len()
     }
 
+    /// Number of producers of all partitions that have written lately, or have a transaction open.
+    pub(crate) fn open_producer_count(&self) -> usize {
+        self.producers.open()
+    }
+
+    /// Packs producers in a range of slots that have not written since `before`; memory is all that changes.
+    pub(crate) fn pack_idle_producers(&mut self, from: u32, to: u32, before: ShardTime) {
+        self.producers.pack_idle(from, to, before);
+    }
+
+    fn hash(&self, producer_id: i64) -> u32 {
+        let hash = self.hasher.hash_one(producer_id);
+        (hash ^ (hash >> 32)) as u32
+    }
+
     /// The producer's entry in a partition.
     #[inline]
-    pub(crate) fn producer(&self, slot: u32, producer_id: i64) -> Option<&ProducerState> {
-        let producer = *self.derived[slot as usize].producers.get(&producer_id)?;
+    pub(crate) fn producer(&self, slot: u32, producer_id: i64) -> Option<Cow<'_, ProducerState>> {
+        let hash = self.hash(producer_id);
+        let producer = self.derived[slot as usize].find(&self.producers, producer_id, hash)?;
         Some(self.producers.get(producer).expect("the index names live slots"))
     }
 
+    /// Whether the partition has an entry for the producer.
+    pub(crate) fn knows_producer(&self, slot: u32, producer_id: i64) -> bool {
+        let hash = self.hash(producer_id);
+        self.derived[slot as usize].find(&self.producers, producer_id, hash).is_some()
+    }
+
     /// Producers of a partition by id.
-    pub(crate) fn producers_of(&self, slot: u32) -> Vec<&ProducerState> {
-        let slots = self.derived[slot as usize].producers.values();
+    pub(crate) fn producers_of(&self, slot: u32) -> Vec<Cow<'_, ProducerState>> {
+        let places = self.derived[slot as usize].producers.iter();
         let mut producers: Vec<_> =
-            slots.map(|slot| self.producers.get(*slot).expect("the index names live slots")).collect();
+            places.map(|place| self.producers.get(place.slot).expect("the index names live slots")).collect();
         producers.sort_unstable_by_key(|producer| producer.producer_id());
         producers
     }
@@ -366,30 +432,34 @@ impl Partitions {
         Ok(applied)
     }
 
-    /// The producer's entry, made if it is not there.
-    fn producer_mut(
-        producers: &mut Paged<ProducerState>,
-        derived: &mut Derived,
+    /// Changes the producer's entry, which is made if it is not there.
+    fn change_producer<R>(
+        &mut self,
         slot: u32,
-        producer_id: i64,
-        producer_epoch: i16,
-    ) -> u32 {
-        *derived
-            .producers
-            .entry(producer_id)
-            .or_insert_with(|| producers.insert(ProducerState::new(slot, producer_id, producer_epoch)))
+        header: &BatchHeader,
+        change: impl FnOnce(&mut ProducerState, &mut BTreeMap<i64, i64>) -> R,
+    ) -> R {
+        let hash = self.hash(header.producer_id);
+        let derived = &mut self.derived[slot as usize];
+        if let Some(producer) = derived.find(&self.producers, header.producer_id, hash) {
+            let producer = self.producers.get_mut(producer).expect("the index names live slots");
+            return change(producer, &mut derived.open);
+        }
+        let mut producer = ProducerState::new(slot, header.producer_id, header.producer_epoch);
+        let changed = change(&mut producer, &mut derived.open);
+        let place = self.producers.insert(producer);
+        derived.insert(hash, place);
+        changed
     }
 
     fn apply_data(&mut self, slot: u32, entry: &Entry, time: ShardTime) {
         let header = &entry.header;
-        let derived = &mut self.derived[slot as usize];
-        let producer =
-            Self::producer_mut(&mut self.producers, derived, slot, header.producer_id, header.producer_epoch);
-        let producer = self.producers.get_mut(producer).expect("the index names live slots");
-        producer.append(header, time);
-        if header.is_transactional() && producer.begin_transaction(header.base_offset) {
-            derived.open.insert(header.base_offset, header.producer_id);
-        }
+        self.change_producer(slot, header, |producer, open| {
+            producer.append(header, time);
+            if header.is_transactional() && producer.begin_transaction(header.base_offset) {
+                open.insert(header.base_offset, header.producer_id);
+            }
+        });
     }
 
     fn apply_marker(
@@ -406,16 +476,13 @@ impl Partitions {
                 reason: "a control record cannot be read",
             })?;
         let Some(marker) = marker else { return Ok(None) };
-        let derived = &mut self.derived[slot as usize];
-        let producer =
-            Self::producer_mut(&mut self.producers, derived, slot, header.producer_id, header.producer_epoch);
-        let producer = self.producers.get_mut(producer).expect("the index names live slots");
-        let first_offset = producer.end_transaction(header, marker.coordinator_epoch, time);
-        if let Some(first_offset) = first_offset {
-            derived.open.remove(&first_offset);
+        let ended = self.change_producer(slot, header, |producer, open| {
+            let first_offset = producer.end_transaction(header, marker.coordinator_epoch, time)?;
+            open.remove(&first_offset);
+            Some((first_offset, open.keys().next().copied().unwrap_or(header.base_offset + 1)))
+        });
+        if let Some((first_offset, last_stable_offset)) = ended {
             if !marker.commit {
-                let last_stable_offset =
-                    derived.open.keys().next().copied().unwrap_or(header.base_offset + 1);
                 let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
                 Arc::make_mut(&mut state.aborted).push(AbortedTransaction {
                     producer_id: header.producer_id,
@@ -431,12 +498,18 @@ impl Partitions {
     /// Forgets producers of a partition, as a control record says. Ids without an entry are passed over.
     pub(crate) fn forget_producers(&mut self, slot: u32, producer_ids: &[i64]) {
         for producer_id in producer_ids {
-            if let Some(producer) = self.derived[slot as usize].producers.remove(producer_id)
-                && let Some(state) = self.producers.remove(producer)
-                && let Some(first_offset) = state.transaction_first_offset()
-            {
-                self.derived[slot as usize].open.remove(&first_offset);
+            let hash = self.hash(*producer_id);
+            let derived = &mut self.derived[slot as usize];
+            let Some(producer) = derived.find(&self.producers, *producer_id, hash) else { continue };
+            derived.remove(hash, producer);
+            let state = self.producers.remove(producer).expect("the index names live slots");
+            if let Some(first_offset) = state.transaction_first_offset() {
+                derived.open.remove(&first_offset);
             }
+        }
+        let table = &mut self.derived[slot as usize].producers;
+        if table.capacity() > TABLE_LEAST && table.len() < table.capacity() / 4 {
+            table.shrink_to(table.len() * 2, |place| place.spread());
         }
     }
 

@@ -256,7 +256,7 @@ fn verify(step: &mut Step<'_>, context: &Context, request: &ProduceCommand) -> V
             && let Err(code) = txn::verify(step.state, id, producer_id, producer_epoch, partition)
         {
             // A producer without state may begin anywhere, so a later batch must not overtake this one.
-            if code == ErrorCode::TransactionAbortable && partitions.producer(slot, producer_id).is_none() {
+            if code == ErrorCode::TransactionAbortable && !partitions.knows_producer(slot, producer_id) {
                 let (verifications, now) = (&mut step.state.volatile.verifications, step.now);
                 verifications.refuse(partition, producer_id, producer_epoch, header.base_sequence, now);
             }
@@ -373,12 +373,13 @@ fn produce_partition(
 /// Whether the partition may remember another producer.
 fn check_room(state: &ShardState, slot: u32, producer_id: i64) -> Result<(), Refused> {
     if producer_id == NO_PRODUCER_ID
-        || state.partitions.has_room_for_producer(state.config.limits.producers_max)
-        || state.partitions.producer(slot, producer_id).is_some()
+        || state.partitions.has_room_for_producer(state.config.limits.producers())
+        || state.partitions.knows_producer(slot, producer_id)
     {
         return Ok(());
     }
-    let reason = "the broker remembers as many producers as its limits allow";
+    let reason =
+        "partitions remember as many producers as max.producers or max.producers.per.principal allow";
     Err(Refused { code: ErrorCode::PolicyViolation, reason })
 }
 

@@ -74,6 +74,10 @@ pub(crate) struct Volatile {
     pub(crate) producer_check: Option<ShardTime>,
     /// How far the search is.
     pub(crate) producer_cursor: u32,
+    /// When producers that rest are packed next; none while there are no others.
+    pub(crate) pack_check: Option<ShardTime>,
+    /// How far the search for them is.
+    pub(crate) pack_cursor: u32,
 }
 
 impl Volatile {
@@ -84,6 +88,8 @@ impl Volatile {
             producer_ids: 0..0,
             producer_check: None,
             producer_cursor: 0,
+            pack_check: None,
+            pack_cursor: 0,
         }
     }
 }
@@ -140,6 +146,7 @@ impl ShardState {
         self.shard_epoch = shard_epoch;
         self.volatile = Volatile::new(&self.config);
         self.schedule_producer_check(now);
+        self.schedule_packing(now);
         self.transactions.begin_epoch(&self.config, shard_epoch, now);
         self.groups.begin_epoch(&self.config, self.cluster.group_configs(), now);
     }
@@ -175,10 +182,10 @@ impl ShardState {
 
     /// When to send `CommandBody::Tick`. None: nothing waits for time.
     pub fn next_deadline(&self) -> Option<ShardTime> {
-        [self.volatile.producer_check, self.transactions.next_deadline(), self.groups.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let volatile = &self.volatile;
+        let own = [volatile.producer_check, volatile.pack_check];
+        let coordinators = [self.transactions.next_deadline(), self.groups.next_deadline()];
+        own.into_iter().chain(coordinators).flatten().min()
     }
 
     /// Moves all deadlines by the time for which the owner stood still.
@@ -190,7 +197,7 @@ impl ShardState {
         self.groups.shift_deadlines(by_ms);
     }
 
-    /// Everything durable as of the state's position: one reference count per 64 values.
+    /// Everything durable as of the state's position: one reference count per 4,096 values.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self)
     }

@@ -75,6 +75,7 @@ impl Partitions {
             return Ok(Appended::New);
         }
         let state = self.producer(slot, header.producer_id);
+        let state = state.as_deref();
         if let Some(duplicate) = state.and_then(|state| state.duplicate_of(header)) {
             return Ok(Appended::Duplicate(*duplicate));
         }

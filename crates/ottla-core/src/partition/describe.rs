@@ -69,7 +69,7 @@ fn describe(
     *rests_on = (*rests_on).max(state.partitions.get(slot).last_position());
     response::PartitionResponse {
         partition_index: partition,
-        active_producers: state.partitions.producers_of(slot).into_iter().map(producer).collect(),
+        active_producers: state.partitions.producers_of(slot).iter().map(|state| producer(state)).collect(),
         ..Default::default()
     }
 }

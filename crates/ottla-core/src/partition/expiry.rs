@@ -1,17 +1,18 @@
-//! Forgetting producers that have not written for `producer.id.expiration.ms` (eos-semantics 2.3).
+//! Forgetting producers that have not written for `producer.id.expiration.ms` (eos-semantics 2.3), and packing those
+//! that rest.
 //!
 //! Place in the walk: part of a tick. What is forgotten is written to the control log, so that a replay forgets
 //! the same producers at the same place, whatever its clock says.
 //!
 //! The age is taken from the broker's own append times, not from the records' timestamps: a producer of old
-//! data is not idle. A producer with an open transaction never expires.
+//! data is not idle. A producer with an open transaction never expires. Packing changes nothing but memory.
 
 use ottla_protocol::types::TopicIdPartition;
 
 use super::Partitions;
 use crate::cluster::records;
 use crate::decision::ShardTime;
-use crate::shard::Step;
+use crate::shard::{ShardState, Step};
 
 /// Producers that one record names at most.
 const PRODUCERS_PER_RECORD: usize = 10_000;
@@ -19,8 +20,40 @@ const PRODUCERS_PER_RECORD: usize = 10_000;
 /// page's slots.
 const SLOTS_PER_TICK: u32 = 1 << 16;
 
+/// A producer that has not written for so long is packed, ms: longer than a client waits before it sends again.
+const PACKED_AFTER_MS: i64 = 60_000;
+/// How often producers that rest are looked for, ms.
+const PACK_INTERVAL_MS: i64 = 60_000;
+
+/// Packs producers that rest, when it is time: a slice of them, so that no tick is long.
+fn pack(step: &mut Step<'_>) {
+    let now = step.now;
+    if step.state.volatile.pack_check.is_none_or(|check| check > now) {
+        return;
+    }
+    let from = step.state.volatile.pack_cursor;
+    let next = from.saturating_add(SLOTS_PER_TICK);
+    let before = ShardTime(now.0.saturating_sub(PACKED_AFTER_MS));
+    step.state.partitions.pack_idle_producers(from, next, before);
+    if next < step.state.partitions.producer_slots() {
+        step.state.volatile.pack_cursor = next;
+    } else {
+        step.state.volatile.pack_cursor = 0;
+        step.state.schedule_packing(now);
+    }
+}
+
+impl ShardState {
+    /// Looks for producers that rest one interval from now, if any of them could.
+    pub(crate) fn schedule_packing(&mut self, now: ShardTime) {
+        let wanted = self.partitions.open_producer_count() > 0;
+        self.volatile.pack_check = wanted.then(|| ShardTime(now.0.saturating_add(PACK_INTERVAL_MS)));
+    }
+}
+
 /// Looks for expired producers when it is time: a slice of them, so that no tick is long.
 pub(crate) fn tick(step: &mut Step<'_>) {
+    pack(step);
     if step.state.volatile.producer_check.is_none_or(|check| check > step.now) {
         return;
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ottla_protocol::types::TopicIdPartition;
 
 use super::producer::{BATCHES_MAX, CachedBatch};
-use super::{AbortedTransaction, PartitionState, Partitions, ProducerState, Role};
+use super::{AbortedTransaction, PartitionState, Partitions, ProducerState, Producers, Role};
 use crate::clean::CleanedState;
 use crate::decision::Position;
 use crate::paged::Paged;
@@ -21,7 +21,7 @@ const SLOT_MAX: u32 = 1 << 26;
 /// The durable part of [`Partitions`], shared with the owner until it writes.
 pub(crate) struct PartitionsSnapshot {
     pub(super) states: Paged<PartitionState>,
-    pub(super) producers: Paged<ProducerState>,
+    pub(super) producers: Producers,
 }
 
 impl PartitionsSnapshot {
@@ -162,9 +162,9 @@ impl ProducerState {
 }
 
 impl Partitions {
-    /// Everything durable, one reference count per 64 values.
+    /// Everything durable, one reference count per 4,096 values.
     pub(crate) fn snapshot(&self) -> PartitionsSnapshot {
-        PartitionsSnapshot { states: self.states.clone(), producers: self.producers.clone() }
+        PartitionsSnapshot { states: self.states.snapshot(), producers: self.producers.snapshot() }
     }
 
     /// Takes a partition over. The control log, which every state has, is replaced.
@@ -234,16 +234,18 @@ impl Partitions {
         if self.states.get(partition_slot).is_none() {
             return Err(items.inconsistent("a producer of no partition"));
         }
+        let hash = self.hash(producer_id);
         let derived = &mut self.derived[partition_slot as usize];
         if let Some(first_offset) = producer.transaction_first_offset()
             && derived.open.insert(first_offset, producer_id).is_some()
         {
             return Err(items.inconsistent("two transactions begin at one offset"));
         }
-        let twice = derived.producers.insert(producer_id, slot).is_some();
+        let twice = derived.find(&self.producers, producer_id, hash).is_some();
         if twice || slot > SLOT_MAX || !self.producers.insert_at(slot, producer) {
             return Err(items.inconsistent("a producer twice, or a slot twice"));
         }
+        derived.insert(hash, slot);
         Ok(())
     }
 }

@@ -80,6 +80,9 @@ impl<'a> Step<'a> {
     pub(super) fn finish(self) -> Decision {
         if !self.entries.is_empty() {
             self.state.position.0 += 1;
+            if self.state.volatile.pack_check.is_none() {
+                self.state.schedule_packing(self.now);
+            }
             if self.state.volatile.producer_check.is_none() {
                 self.state.schedule_producer_check(self.now);
             }

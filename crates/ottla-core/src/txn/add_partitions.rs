@@ -126,8 +126,15 @@ pub(super) fn plan(
     if wanted.len() > limits.transaction_partitions_max {
         return Err(Refusal::TooManyPartitions);
     }
+    if transaction.state != State::Ongoing && state.transactions.open_count() >= limits.open_transactions() {
+        return Err(Refusal::TooManyOpen);
+    }
+    let more = wanted.len().saturating_sub(transaction.partitions.len());
+    if state.transactions.partition_count().saturating_add(more) > limits.transactions_partitions_max {
+        return Err(Refusal::TooManyPartitions);
+    }
     // Every partition of a transaction gets a marker in the end, and so remembers the producer.
-    if !state.partitions.has_room_for_producer(limits.producers_max)
+    if !state.partitions.has_room_for_producer(limits.producers())
         && !wanted.iter().all(|partition| knows_producer(state, *partition, pair.producer_id))
     {
         return Err(Refusal::TooManyProducers);
@@ -138,7 +145,7 @@ pub(super) fn plan(
 /// Whether the partition remembers the producer.
 pub(super) fn knows_producer(state: &ShardState, partition: TopicIdPartition, producer_id: i64) -> bool {
     let slot = state.partitions.slot(partition);
-    slot.is_some_and(|slot| state.partitions.producer(slot, producer_id).is_some())
+    slot.is_some_and(|slot| state.partitions.knows_producer(slot, producer_id))
 }
 
 /// The partitions of the request, or which of them do not exist.

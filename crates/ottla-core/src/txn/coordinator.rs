@@ -76,6 +76,10 @@ pub(crate) struct Coordinator {
     index: HashMap<Text, u32, FixedState>,
     /// Slots whose decision is not complete.
     prepared: BTreeSet<u32>,
+    /// Number of open transactions.
+    open: usize,
+    /// Partitions of all transactions together.
+    partitions: usize,
     /// Position of the last removal: what an answer about an unknown id rests on.
     removed: Position,
     deadlines: Deadlines,
@@ -88,6 +92,8 @@ impl Coordinator {
             ids: Paged::new(),
             index: HashMap::with_hasher(FixedState::with_seed(config.hash_seed)),
             prepared: BTreeSet::new(),
+            open: 0,
+            partitions: 0,
             removed: Position::default(),
             deadlines: Deadlines::default(),
         };
@@ -115,6 +121,28 @@ impl Coordinator {
     /// Number of ids.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
+    }
+
+    /// Number of open transactions.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open
+    }
+
+    /// Partitions of all transactions together.
+    pub(crate) fn partition_count(&self) -> usize {
+        self.partitions
+    }
+
+    /// Counts a transaction that is new, or what took the place of another.
+    fn count(&mut self, is_open: bool, partitions: usize) {
+        self.open += usize::from(is_open);
+        self.partitions += partitions;
+    }
+
+    /// Takes a transaction that is gone, or what it was before, out of the counts.
+    fn discount(&mut self, was_open: bool, partitions: usize) {
+        self.open -= usize::from(was_open);
+        self.partitions -= partitions;
     }
 
     /// One id.
@@ -243,6 +271,7 @@ impl Coordinator {
     fn put(&mut self, transaction: Transaction, position: Position) -> Result<(), &'static str> {
         let state = transaction.state;
         let timeout_at = transaction.timeout_at();
+        let partitions = transaction.partitions.len();
         let (slot, was) = match self.index.get(transaction.transactional_id.as_bytes().as_ref()) {
             Some(&slot) => {
                 let there = self.ids.get_mut(slot).expect("the index names slots in use");
@@ -250,9 +279,11 @@ impl Coordinator {
                 if !was.may_become(state) {
                     return Err("illegal transition of a transactional id");
                 }
+                let partitions_before = there.transaction.partitions.len();
                 // The id's own buffer stays: the index shares it.
                 let transactional_id = there.transaction.transactional_id.clone();
                 *there = Slot { transaction: Transaction { transactional_id, ..transaction }, position };
+                self.discount(was == State::Ongoing, partitions_before);
                 (slot, Some(was))
             }
             None => {
@@ -262,6 +293,7 @@ impl Coordinator {
                 (slot, None)
             }
         };
+        self.count(state == State::Ongoing, partitions);
         match timeout_at {
             Some(at) if was != Some(State::Ongoing) => self.deadlines.set(slot, at),
             Some(_) => {}
@@ -277,7 +309,8 @@ impl Coordinator {
 
     fn remove(&mut self, id: &Text, position: Position) {
         if let Some(slot) = self.index.remove(id.as_bytes().as_ref()) {
-            self.ids.remove(slot);
+            let gone = self.ids.remove(slot).expect("the index names slots in use").transaction;
+            self.discount(gone.state == State::Ongoing, gone.partitions.len());
             self.deadlines.clear(slot);
             self.prepared.remove(&slot);
             self.removed = position;
@@ -286,7 +319,7 @@ impl Coordinator {
 
     /// The table as it stands, for a snapshot.
     pub(crate) fn snapshot(&self) -> Box<dyn Section> {
-        Box::new(IdsSection(self.ids.clone()))
+        Box::new(IdsSection(self.ids.snapshot()))
     }
 
     /// Takes a chunk of a snapshot.
@@ -314,6 +347,7 @@ impl Coordinator {
                 return Err(items.inconsistent("not a transaction"));
             };
             let (id, state) = (transaction.transactional_id.clone(), transaction.state);
+            self.count(state == State::Ongoing, transaction.partitions.len());
             if slot > self.ids.slot_bound().saturating_add(SLOT_GAP_MAX)
                 || !self.ids.insert_at(slot, Slot { transaction, position: Position::default() })
                 || self.index.insert(id, slot).is_some()

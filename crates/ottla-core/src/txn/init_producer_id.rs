@@ -127,7 +127,7 @@ fn with_transactional_id(
     let (takes_over, aborts) =
         (expected.is_none() && decision != Init::Create, matches!(decision, Init::Abort(_)));
     if decision == Init::Create
-        && step.state.transactions.len() >= step.state.config.limits.transactional_ids_max
+        && step.state.transactions.len() >= step.state.config.limits.transactional_ids()
     {
         return Err(Refusal::TooManyIds);
     }

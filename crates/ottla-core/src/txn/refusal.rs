@@ -33,7 +33,10 @@ pub(crate) enum Refusal {
     /// There are as many transactional ids as the limits allow.
     #[error("too many transactional ids")]
     TooManyIds,
-    /// The transaction would have more partitions than the limits allow.
+    /// There are as many open transactions as the limits allow.
+    #[error("too many open transactions")]
+    TooManyOpen,
+    /// The transaction would have more partitions than the limits allow, or all together would.
     #[error("too many partitions in the transaction")]
     TooManyPartitions,
     /// Partitions remember as many producers as the limits allow, and this one is new to some.
@@ -69,7 +72,8 @@ impl Refusal {
             Self::WrongProducerId => ErrorCode::InvalidProducerIdMapping,
             Self::Fenced if knows_fenced(through, version) => ErrorCode::ProducerFenced,
             Self::Fenced => ErrorCode::InvalidProducerEpoch,
-            Self::Concurrent => ErrorCode::ConcurrentTransactions,
+            // Clients wait and ask again; it passes when another transaction ends.
+            Self::Concurrent | Self::TooManyOpen => ErrorCode::ConcurrentTransactions,
             Self::WrongState => ErrorCode::InvalidTxnState,
             Self::NotInTransaction if knows_abortable(through, version) => ErrorCode::TransactionAbortable,
             Self::NotInTransaction => ErrorCode::InvalidTxnState,

@@ -78,7 +78,7 @@ fn write(
     }
     // The partition will remember the producer.
     let limits = &step.state.config.limits;
-    if !step.state.partitions.has_room_for_producer(limits.producers_max)
+    if !step.state.partitions.has_room_for_producer(limits.producers())
         && !add_partitions::knows_producer(step.state, partition, marker.producer_id)
     {
         return Err(ErrorCode::PolicyViolation);
