@@ -14,7 +14,7 @@ mod session_node;
 mod stream;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod window_node;
 mod windows;
 

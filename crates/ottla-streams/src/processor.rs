@@ -151,6 +151,9 @@ impl<K: Clone + 'static, V: Clone + 'static> Context<'_, K, V> {
     pub fn forward(&mut self, record: Record<K, V>) -> Result<(), ProcessError> {
         let result = Cx { core: self.core, node: self.node }.forward(0, record);
         result.map_err(|failure| {
+            if self.core.starting {
+                return "nothing can be forwarded in init".into();
+            }
             self.core.fault.get_or_insert(failure);
             "a later step failed".into()
         })

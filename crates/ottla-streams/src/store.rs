@@ -188,12 +188,14 @@ pub(crate) fn put_bytes(
     key: bytes::Bytes,
     value: Option<bytes::Bytes>,
 ) -> Result<(), StoreError> {
-    core.put(store, key, value).map_err(|failure| {
-        let text = match &failure {
-            Failure::State(error) => error.to_string(),
-            Failure::Process(reason) | Failure::Decode(reason) | Failure::Encode(reason) => reason.clone(),
-        };
-        core.fault.get_or_insert(failure);
-        StoreError::State(text)
+    core.put(store, key, value).map_err(|failure| match failure {
+        Failure::State(error) => {
+            let text = error.to_string();
+            core.fault.get_or_insert(Failure::State(error));
+            StoreError::State(text)
+        }
+        Failure::Process(reason) | Failure::Decode(reason) | Failure::Encode(reason) => {
+            StoreError::State(reason)
+        }
     })
 }

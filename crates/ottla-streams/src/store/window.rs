@@ -15,6 +15,9 @@ use crate::engine::{Direction, KeyRange, StoreId};
 use crate::state::Committed;
 use crate::task::Core;
 
+/// Buckets of a span that are tried one by one.
+const BUCKETS_TRIED: i64 = 16;
+
 /// How keys are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -277,9 +280,13 @@ impl<'a, K: 'static, V: 'static> WindowReader<'a, K, V> {
         inside.map(|entry| entry.map(|entry| (entry.key, entry.start, entry.value)))
     }
 
-    /// The part of a span that is not expired. Nothing starts after stream time.
+    /// The part of a span that is not expired, and that windows of records can start in.
     fn clip(&self, from: i64, to: i64) -> (i64, i64) {
-        (from.max(self.store.expired_to(self.stream_time).saturating_add(1)), to.min(self.stream_time))
+        let to = match self.store.layout {
+            Layout::Starts { .. } => to.min(self.stream_time),
+            Layout::Buckets { .. } => to,
+        };
+        (from.max(self.store.expired_to(self.stream_time).saturating_add(1)), to)
     }
 
     /// Byte range of all entries in the buckets of a span.
@@ -309,17 +316,11 @@ impl<'a, K: 'static, V: 'static> WindowReader<'a, K, V> {
             Layout::Buckets { .. } => from.div_euclid(step).saturating_mul(step),
         };
         let (bytes, id, store) = (self.bytes, self.id, self.store);
-        Walk {
-            bytes,
-            id,
-            store,
-            key,
-            next: (first <= to).then_some(first),
-            step,
-            from,
-            to,
-            found: VecDeque::new(),
-        }
+        let next = (from <= to && first <= to).then_some(first);
+        // A long span is mostly empty: its buckets are looked for then, instead of tried.
+        let long =
+            matches!(store.layout, Layout::Buckets { .. }) && to.saturating_sub(from) / step > BUCKETS_TRIED;
+        Walk { bytes, id, store, key, next, step, long, from, to, found: VecDeque::new() }
     }
 }
 
@@ -337,12 +338,28 @@ struct Walk<'a, 'k, K, V> {
     key: &'k K,
     next: Option<i64>,
     step: i64,
+    long: bool,
     from: i64,
     to: i64,
     found: VecDeque<WindowEntry<K, V>>,
 }
 
 impl<K: 'static, V: 'static> Walk<'_, '_, K, V> {
+    /// The first bucket at or after one that has entries of any key, by its first moment.
+    fn next_bucket(&mut self, at: i64) -> Result<Option<i64>, StoreError> {
+        let range = KeyRange {
+            end: prefix_range(&time(self.store.bucket(self.to))).end,
+            ..between(time(self.store.bucket(at)).to_vec(), Vec::new())
+        };
+        let Some(first) = self.bytes.scan(self.id, &range, Direction::Forward).next() else {
+            self.next = None;
+            return Ok(None);
+        };
+        let (key, _) = first.map_err(|error| StoreError::State(error.to_string()))?;
+        let last = take_time(&key).map_or(at, |(last, _)| last);
+        Ok(Some(last.div_euclid(self.step).saturating_mul(self.step).max(at)))
+    }
+
     /// Reads the entries of the start or bucket at `at`.
     fn load(&mut self, at: i64) -> Result<(), StoreError> {
         let prefix = self.store.prefix(self.key, at)?;
@@ -371,7 +388,16 @@ impl<K: 'static, V: 'static> Iterator for Walk<'_, '_, K, V> {
             if let Some(entry) = self.found.pop_front() {
                 return Some(Ok(entry));
             }
-            let at = self.next?;
+            let mut at = self.next?;
+            if self.long {
+                match self.next_bucket(at) {
+                    Ok(found) => at = found?,
+                    Err(error) => {
+                        self.next = None;
+                        return Some(Err(error));
+                    }
+                }
+            }
             self.next = at.checked_add(self.step).filter(|next| *next <= self.to);
             if let Err(error) = self.load(at) {
                 self.next = None;

@@ -65,24 +65,26 @@ fn check_names(graph: &Graph) -> Result<(), TopologyError> {
         }
     }
     for node in &graph.nodes {
-        if !names.insert(format!("node {}", node.name)) {
-            return Err(TopologyError::DuplicateName { name: node.name.clone() });
-        }
         match &node.kind {
             NodeKind::Source { topic, repartition, .. } => {
                 if !is_name(topic, TOPIC_NAME_MAX) {
                     return Err(bad(topic, TOPIC_NAME_MAX));
                 }
                 if !names.insert(format!("source {topic}")) {
-                    let name = node.name.clone();
-                    let duplicate = TopologyError::DuplicateSource { topic: topic.clone() };
-                    return Err(if *repartition { TopologyError::DuplicateName { name } } else { duplicate });
+                    let (name, topic) = (topic.clone(), topic.clone());
+                    return Err(match repartition {
+                        true => TopologyError::DuplicateName { name },
+                        false => TopologyError::DuplicateSource { topic },
+                    });
                 }
             }
             NodeKind::Sink { topic } if !is_name(topic, TOPIC_NAME_MAX) => {
                 return Err(bad(topic, TOPIC_NAME_MAX));
             }
             NodeKind::Sink { .. } | NodeKind::Operator => {}
+        }
+        if !names.insert(format!("node {}", node.name)) {
+            return Err(TopologyError::DuplicateName { name: node.name.clone() });
         }
     }
     for policy in
