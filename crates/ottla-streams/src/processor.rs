@@ -87,7 +87,7 @@ impl<K, V> Record<K, V> {
 ///     }
 ///
 ///     fn timer(&mut self, _name: &str, _at: i64, cx: &mut Context<'_, String, i64>) -> Result<(), ProcessError> {
-///         let keys: Vec<String> = cx.store(&self.seen).all().map(|entry| entry.map(|(key, _)| key)).collect::<Result<_, _>>()?;
+///         let keys: Vec<String> = cx.store(&self.seen).all()?.map(|entry| entry.map(|(key, _)| key)).collect::<Result<_, _>>()?;
 ///         keys.iter().try_for_each(|key| cx.store(&self.seen).delete(key))?;
 ///         Ok(())
 ///     }

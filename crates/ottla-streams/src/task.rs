@@ -113,6 +113,8 @@ pub struct Task {
     /// Records to leave out when they are taken again, and why.
     aside: BTreeMap<RecordPosition, (String, String, Kind)>,
     failed: bool,
+    /// The record that the last step took; absent = it took none.
+    stepped: Option<RecordPosition>,
     buffer_bytes_max: usize,
     kept_bytes_max: usize,
 }
@@ -179,6 +181,7 @@ impl Task {
             timers_at_boundary: timers,
             aside: BTreeMap::new(),
             failed: false,
+            stepped: None,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             kept_bytes_max: KEPT_BYTES_MAX,
         };
@@ -295,6 +298,7 @@ impl Task {
         if self.core.timers.next_wall().is_none_or(|due| due > wall_ms) {
             return Ok(false);
         }
+        self.stepped = None;
         self.emitting(out, |task| task.fire(TimerClock::WallClock, wall_ms))
     }
 
@@ -355,7 +359,6 @@ impl Task {
         self.timers_at_boundary = self.core.timers.kept();
         self.core.effects = 0;
         self.core.commit_requested = false;
-        self.core.refused.clear();
         let offsets = self.inputs.offsets();
         self.aside.retain(|at, _| offsets.get(&at.topic_partition).is_some_and(|next| at.offset >= *next));
     }
@@ -374,33 +377,21 @@ impl Task {
         }
     }
 
-    /// The cluster refused a record that this task emitted, for good. By the policy for results it is an error, or
-    /// put aside: roll back and go on then; its input record is left out, or only the result when it came from a
-    /// timer.
-    pub fn refused(
-        &mut self,
-        record: &OutputRecord,
-        at: Option<RecordPosition>,
-        reason: &str,
-    ) -> Result<(), TaskError> {
+    /// The cluster refused, for good, a result that the last step emitted (an output or a change). By the policy for
+    /// results it is an error, or the step's record is put aside: roll back and go on then, it is left out. A result
+    /// of a timer, or a dead letter, is always an error.
+    pub fn refused(&mut self, topic: &str, reason: &str) -> Result<(), TaskError> {
         self.failed = true;
         let policy = &self.topology.policies().on_produce_error;
-        let is_dead_letter = matches!(policy, Policy::DeadLetter(topic) if *topic == record.topic);
-        let position = at.clone().unwrap_or_else(|| self.position());
-        if *policy == Policy::Fail
-            || is_dead_letter
-            || self.aside.len() + self.core.refused.len() >= ASIDE_MAX
-        {
-            let (node, reason) = (record.topic.clone(), reason.to_owned());
-            return Err(TaskError::Produce { at: position, node, reason });
-        }
-        match at {
-            Some(at) => {
-                self.aside.insert(at, (record.topic.clone(), reason.to_owned(), Kind::Produce));
+        let is_dead_letter = matches!(policy, Policy::DeadLetter(letters) if letters == topic);
+        let (node, reason) = (topic.to_owned(), reason.to_owned());
+        match self.stepped.take() {
+            Some(at) if *policy != Policy::Fail && !is_dead_letter && self.aside.len() < ASIDE_MAX => {
+                self.aside.insert(at, (node, reason, Kind::Produce));
+                Ok(())
             }
-            None => self.core.refused.push(record.clone()),
+            at => Err(TaskError::Produce { at: at.unwrap_or_else(|| self.position()), node, reason }),
         }
-        Ok(())
     }
 
     /// Runs something that emits; after an error or a panic `out` is as before, and the task waits for its rollback.
@@ -428,6 +419,7 @@ impl Task {
         let at = RecordPosition { topic_partition: taken.at, offset: taken.offset };
         self.core.metrics.records += 1;
         self.core.position = Some(at.clone());
+        self.stepped = Some(at.clone());
         self.core.now = taken.timestamp.max(0);
         self.keep_in_table(taken.source, &taken.record)?;
         if taken.timestamp < 0 {
@@ -734,7 +726,6 @@ fn core(topology: &Topology, sub: &SubTopology, id: TaskId, state: TaskState) ->
         store_ids: store_ids.into(),
         tables,
         out: Vec::new(),
-        refused: Vec::new(),
         position: None,
         now: i64::MIN,
         stream_time: i64::MIN,

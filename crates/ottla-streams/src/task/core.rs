@@ -38,8 +38,6 @@ pub(crate) struct Core {
     pub(crate) tables: Vec<Option<StoreId>>,
     /// What the current step emits.
     pub(crate) out: Vec<Emit>,
-    /// Records that the cluster refused; they are not emitted again.
-    pub(crate) refused: Vec<OutputRecord>,
     /// The record at hand; in timers the last one.
     pub(crate) position: Option<RecordPosition>,
     /// Timestamp of what is at hand.
@@ -128,15 +126,11 @@ impl Core {
         Ok(self.state.delete_range(store, from, to)?)
     }
 
-    /// Emits a record. One that the cluster refused before is left out; then it is true.
-    pub(crate) fn output(&mut self, record: OutputRecord) -> bool {
-        if !self.refused.is_empty() && self.refused.contains(&record) {
-            return true;
-        }
+    /// Emits a record.
+    pub(crate) fn output(&mut self, record: OutputRecord) {
         self.effects += 1;
         self.metrics.outputs += 1;
         self.out.push(Emit::Output(record));
-        false
     }
 
     /// Emits a record to a dead-letter topic.

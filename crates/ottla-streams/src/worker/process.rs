@@ -88,13 +88,30 @@ impl<T: TransactionPort> Worker<T> {
             if self.wrote.get(&record.topic) != Some(&id) {
                 self.wrote.insert(record.topic.clone(), id);
             }
-            if let Err(error) = self.port.send(record) {
-                self.call_failed(error)?;
-                return Ok(false);
+            match self.port.send(record) {
+                Ok(_) => {}
+                Err(PortError::RecordRefused { topic, reason }) => {
+                    self.result_refused(id, &topic, &reason);
+                    return Ok(false);
+                }
+                Err(error) => {
+                    self.call_failed(error)?;
+                    return Ok(false);
+                }
             }
         }
         self.at(Step::AfterSend)?;
         Ok(true)
+    }
+
+    /// A result of the step just done cannot be written, ever: the task's policy says what becomes of its record.
+    fn result_refused(&mut self, id: TaskId, topic: &str, reason: &str) {
+        let judged = self.slots.get_mut(&id).map(|slot| slot.task.refused(topic, reason));
+        match judged {
+            Some(Ok(())) => self.fail(&format!("a result for {topic} is refused, its record is left out: {reason}"), false),
+            Some(Err(error)) => self.task_failed(id, &error.to_string()),
+            None => self.fail(reason, false),
+        }
     }
 
     /// What goes to the cluster; nothing for the table of an input topic, which is its own changelog.
