@@ -1,11 +1,13 @@
 //! One connection to one broker: frames, correlation ids, pipelining, time-outs, version negotiation.
 //!
-//! Two tasks per connection, owned by the last clone of `Connection`: one writes queued frames, one reads
-//! answers and hands each to the oldest waiting request, since Kafka answers a connection in order.
+//! Two tasks per connection, owned by the last clone of `Connection`: one writes the frames that could not be
+//! written at once, one reads answers and hands each to the oldest waiting request, since Kafka answers a
+//! connection in order.
 //!
 //! Invariants: a request's place in the queue of waiting answers is its place on the wire; at most
-//! `IN_FLIGHT_MAX` requests are outstanding; an answer buffer grows only as bytes arrive. Any violation, and any
-//! answer that is late, ends the connection: everything waiting fails at once with the reason.
+//! `IN_FLIGHT_MAX` requests are outstanding; an answer's buffer is no larger than what the peer has sent can pay
+//! for. Any violation, and any answer that is late, ends the connection: everything waiting fails at once with the
+//! reason.
 
 mod negotiate;
 mod wire;
@@ -27,7 +29,7 @@ use ottla_protocol::codec::Reader;
 use ottla_protocol::frame;
 use ottla_protocol::header::{RequestHeader, ResponseHeader};
 use ottla_protocol::messages::{Message, Request};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::error::CallError;
 use crate::settings::ClientSettings;
@@ -35,7 +37,8 @@ use crate::settings::ClientSettings;
 use negotiate::Offered;
 pub use negotiate::{Finalized, Versions};
 #[cfg(test)]
-pub(crate) use wire::read_frame;
+pub(crate) use wire::FrameReader;
+use wire::Outgoing;
 
 /// Most requests of one connection without an answer.
 const IN_FLIGHT_MAX: usize = 128;
@@ -80,7 +83,7 @@ pub struct Connection {
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    out: mpsc::Sender<Vec<Bytes>>,
+    out: Arc<Outgoing>,
     permits: Arc<Semaphore>,
     settings: Arc<ClientSettings>,
     offered: Offered,
@@ -154,9 +157,9 @@ impl Connection {
             state: Mutex::default(),
             closed: watch::Sender::new(false),
         });
-        let (out, queue) = mpsc::channel(IN_FLIGHT_MAX);
+        let (out, frames) = Outgoing::new(write, IN_FLIGHT_MAX);
         let tasks = [
-            spawn::task("client-write", wire::run_writer(Arc::clone(&shared), write, queue)),
+            spawn::task("client-write", wire::run_writer(Arc::clone(&shared), Arc::clone(&out), frames)),
             spawn::task(
                 "client-read",
                 wire::run_reader(Arc::clone(&shared), read, settings.answer_bytes_max),
@@ -255,10 +258,10 @@ impl Inner {
         let frame = frame::encode_request(&header, request)
             .map_err(|error| CallError::Encode { api: R::NAME, detail: error.to_string() })?;
         state.waiting.push_back(Waiting { correlation_id, answer: sender, _permit: permit });
-        let queued = self.out.try_send(frame);
+        let sent = self.out.send(frame);
         drop(state);
-        if queued.is_err() {
-            self.shared.close("its writing side has ended");
+        if let Err(reason) = sent {
+            self.shared.close(reason);
             return Err(self.shared.closed_error(R::NAME));
         }
         Ok(Pending {

@@ -532,6 +532,7 @@ impl Consumer {
                 return Ok(Vec::new());
             }
             let wake = next.min(deadline);
+            self.core.fetcher.set_waiting(true);
             match &mut self.core.membership {
                 None => tokio::select! {
                     report = self.core.fetcher.reports.recv() => {
@@ -547,6 +548,7 @@ impl Consumer {
                     () = time::sleep_until(wake) => {}
                 },
             }
+            self.core.fetcher.set_waiting(false);
         }
     }
 

@@ -36,7 +36,7 @@ use ottla_protocol::messages::{
 use ottla_protocol::types::Text;
 use tokio::io::AsyncWriteExt;
 
-use crate::connection::read_frame;
+use crate::connection::FrameReader;
 
 /// The topic of a `MiniBroker`.
 pub(crate) const TOPIC: &str = "t";
@@ -97,10 +97,11 @@ where
     let task = spawn::task("scripted", async move {
         let mut connections = TaskGroup::new();
         while let Ok((stream, _)) = net::accept(&listener).await {
-            let (mut read, mut write) = stream.into_split();
+            let (read, mut write) = stream.into_split();
+            let mut frames = FrameReader::new(read, 100 << 20);
             let (script, own) = (Arc::clone(&script), own.clone());
             connections.spawn("scripted-connection", async move {
-                while let Ok(bytes) = read_frame(&mut read, 100 << 20).await {
+                while let Ok(bytes) = frames.next().await {
                     let mut body = Reader::new(bytes);
                     let header = RequestHeader::decode(&mut body).expect("our own client wrote it");
                     let answer = {

@@ -227,6 +227,7 @@ impl RecordIter {
 impl Iterator for RecordIter {
     type Item = Result<Record, RecordError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.left <= 0 {
             let trailing = self.at < self.body.len();

@@ -1,22 +1,24 @@
 //! Reading assigned partitions: where each stands, what is buffered of it, what is on its way.
 //!
 //! Place: `Consumer::poll` drives it and nothing else does; network work runs in tasks of a group that belongs to
-//! the fetcher, and comes back as `Report`s. `fetch` makes requests and takes answers apart, `session` keeps what
-//! a broker remembers between them, `positions` finds where to begin.
+//! the fetcher, and comes back as `Report`s. `fetch` decides what to ask and takes answers apart, `course` sends and
+//! receives, `session` keeps what a broker remembers between fetches, `positions` finds where to begin.
 //!
 //! Invariants: a partition's position is the offset of the next record that `poll` may return, and advances past
 //! control batches, aborted transactions and gaps; a record below the position is never returned; what was
 //! fetched for an older assignment or seek is thrown away; one fetch per node is in flight, none while
 //! `queued.max.messages.kbytes` are buffered.
 
+mod course;
 mod fetch;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ottla_env::spawn::TaskGroup;
-use ottla_env::time::Instant;
+use ottla_env::time::{self, Instant};
 use ottla_protocol::types::Text;
 use tokio::sync::mpsc;
 
@@ -27,8 +29,8 @@ use super::settings::{ConsumerSettings, IsolationLevel};
 use super::{ConsumerRecord, Lag};
 use crate::cluster::Cluster;
 use crate::record::{OffsetToCommit, TopicPartition};
+use course::Node;
 pub(super) use fetch::Report;
-use session::Session;
 
 /// Reports of tasks that may wait for `poll`.
 const REPORTS_MAX: usize = 64;
@@ -76,10 +78,16 @@ pub(super) struct Fetcher {
     settings: Arc<ConsumerSettings>,
     partitions: BTreeMap<TopicPartition, Partition>,
     ready: VecDeque<PartitionReader>,
-    sessions: BTreeMap<i32, Session>,
+    nodes: BTreeMap<i32, Node>,
+    /// `poll` waits: the task of one fetch may go on by itself.
+    may_go_on: Arc<AtomicBool>,
+    /// When work was last started, every partition that wants to be asked for was.
+    all_asked: bool,
     /// Grows with each assignment and seek.
     generation: u64,
     refreshing: BTreeSet<Text>,
+    /// A report was handled, nothing was started since.
+    has_news: bool,
     /// Partitions come and go by themselves: that a topic is gone is no error.
     pub(super) is_subscribed: bool,
     pub(super) metrics: ConsumerMetrics,
@@ -166,9 +174,12 @@ impl Fetcher {
             settings,
             partitions: BTreeMap::new(),
             ready: VecDeque::new(),
-            sessions: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            may_go_on: Arc::default(),
+            all_asked: false,
             generation: 0,
             refreshing: BTreeSet::new(),
+            has_news: false,
             is_subscribed: false,
             metrics: ConsumerMetrics::default(),
             tasks: TaskGroup::new(),
@@ -294,10 +305,13 @@ impl Fetcher {
         })
     }
 
-    /// Takes what tasks have reported.
+    /// Takes what tasks have reported, and asks for more at once: that is on its way while this is decoded.
     pub(super) fn take_reports(&mut self) -> Result<(), ConsumerError> {
         while let Ok(report) = self.reports.try_recv() {
             self.handle(report)?;
+        }
+        if std::mem::take(&mut self.has_news) {
+            self.start_work(time::now());
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! Decodes what was fetched of one partition, batch by batch, as `poll` asks for it.
+//!
+//! A batch's CRC is checked once: by `sound_bytes`, in the task that has received it and while it is still in that
+//! processor's cache, or else when the batch is entered. What is wrong shows only when reading comes to it.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use ottla_protocol::batch::{Batch, BatchError, BatchIter, parse_marker};
-use ottla_protocol::record::{Record, RecordIter, records_of};
+use ottla_protocol::record::{RECORD_BYTES_MIN, Record, RecordIter, records_of};
 use ottla_protocol::types::Text;
 
 use super::ConsumerRecord;
@@ -20,6 +23,8 @@ pub(super) struct PartitionReader {
     /// Bytes of the stretch.
     pub(super) size: usize,
     batches: BatchIter,
+    /// Bytes of the next batches whose CRC was found right.
+    sound_bytes: usize,
     isolation: Isolation,
     /// The batch being read, and its offsets.
     open: Option<(RecordIter, Range<i64>)>,
@@ -47,6 +52,7 @@ impl PartitionReader {
             generation,
             size,
             batches,
+            sound_bytes: 0,
             isolation,
             open: None,
             start,
@@ -54,6 +60,11 @@ impl PartitionReader {
             leader_epoch: -1,
             decompressed_bytes_max,
         }
+    }
+
+    /// What `sound_bytes` has found of these bytes.
+    pub(super) fn with_sound_bytes(self, sound_bytes: usize) -> Self {
+        Self { sound_bytes, ..self }
     }
 
     /// Behind what was read.
@@ -102,13 +113,21 @@ impl PartitionReader {
                 // a broker may cut the last batch at the limit it was given, but not the first
                 Some(Err(BatchError::Cut { .. })) if self.position > self.start => return Ok(true),
                 Some(Err(error)) => return Err(error.to_string()),
-                Some(Ok(batch)) => self.enter(&batch)?,
+                Some(Ok(batch)) => {
+                    self.enter(&batch)?;
+                    if self.open.is_some() {
+                        records.reserve(expected(&batch, records_max - records.len().min(records_max)));
+                    }
+                }
             }
         }
     }
 
     fn enter(&mut self, batch: &Batch) -> Result<(), String> {
-        batch.check_crc().map_err(|error| error.to_string())?;
+        match self.sound_bytes.checked_sub(batch.bytes.len()) {
+            Some(rest) => self.sound_bytes = rest,
+            None => batch.check_crc().map_err(|error| error.to_string())?,
+        }
         let header = &batch.header;
         let end = header
             .base_offset
@@ -135,18 +154,38 @@ impl PartitionReader {
     }
 }
 
+/// How many records a batch may add, at most `room`: as it claims, but never more than its bytes can hold.
+fn expected(batch: &Batch, room: usize) -> usize {
+    let claimed = usize::try_from(batch.header.records_count).unwrap_or(0);
+    claimed.min(batch.bytes.len() / RECORD_BYTES_MIN).min(room)
+}
+
+/// How many bytes from the start on are whole batches with the right CRC.
+pub(super) fn sound_bytes(bytes: &Bytes) -> usize {
+    let batches = BatchIter::new(bytes.clone());
+    let sound = batches.map_while(|batch| batch.ok().filter(|batch| batch.check_crc().is_ok()));
+    sound.map(|batch| batch.bytes.len()).sum()
+}
+
+#[inline]
 fn shown(topic_partition: &TopicPartition, record: Record) -> ConsumerRecord {
-    let headers = record.headers.into_iter().map(|header| {
-        let key = Text::from_utf8(header.key)
-            .unwrap_or_else(|bytes| Text::from(String::from_utf8_lossy(&bytes).into_owned()));
-        Header { key, value: header.value }
-    });
+    // most records have no headers
+    let headers = if record.headers.is_empty() { Vec::new() } else { shown_headers(record.headers) };
     ConsumerRecord {
         topic_partition: topic_partition.clone(),
         offset: record.offset,
         timestamp: record.timestamp,
         key: record.key,
         value: record.value,
-        headers: headers.collect(),
+        headers,
     }
+}
+
+fn shown_headers(headers: Vec<ottla_protocol::record::Header>) -> Vec<Header> {
+    let shown = headers.into_iter().map(|header| {
+        let key = Text::from_utf8(header.key)
+            .unwrap_or_else(|bytes| Text::from(String::from_utf8_lossy(&bytes).into_owned()));
+        Header { key, value: header.value }
+    });
+    shown.collect()
 }

@@ -117,6 +117,30 @@ fn cut_and_damaged() {
     assert!(reader.read(10, &mut Vec::new()).is_err(), "no progress is an error, not a loop");
 }
 
+/// Proves that what counts as checked ends in front of the first damage or cut, and that damage behind it, or that
+/// nobody has looked for, is found when reading comes to it.
+#[test]
+fn sound_bytes() {
+    let (first, second) = (data(0, 2, -1, Codec::None), data(2, 3, -1, Codec::None));
+    let log = joined(&[first.clone(), second]);
+    assert_eq!(reader::sound_bytes(&log), log.len());
+    assert_eq!(reader::sound_bytes(&log.slice(..log.len() - 1)), first.len());
+    assert_eq!(reader::sound_bytes(&Bytes::from_static(b"no batch at all")), 0);
+    let mut damaged = log.to_vec();
+    damaged[first.len() + 70] ^= 1;
+    let damaged = Bytes::from(damaged);
+    let sound = reader::sound_bytes(&damaged);
+    assert_eq!(sound, first.len());
+    for sound in [0, sound] {
+        let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
+        let reader =
+            PartitionReader::new(TopicPartition::new("t", 0), 0, 0, damaged.clone(), isolation, 1 << 20);
+        let mut records = Vec::new();
+        let problem = reader.with_sound_bytes(sound).read(10, &mut records).expect_err("damaged");
+        assert!(problem.contains("CRC") && records.len() == 2, "{problem}");
+    }
+}
+
 /// Proves that a compressed batch beyond the limit is refused, not decompressed.
 #[test]
 fn bombs() {

@@ -56,7 +56,7 @@ impl<'a> Cursor<'a> {
         self.at >= self.bytes.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn byte(&mut self) -> Result<u8, RecordError> {
         let byte = *self.bytes.get(self.at).ok_or(RecordError::Cut)?;
         self.at += 1;
@@ -64,16 +64,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// A zigzag varint of at most 5 bytes.
-    #[inline]
+    #[inline(always)] // most have one byte or two, and there are seven in each record
     pub fn varint(&mut self) -> Result<i32, RecordError> {
         let first = self.byte()?;
-        let raw = if first < 0x80 { u32::from(first) } else { self.long_varint(first)? };
+        let raw = if first < 0x80 {
+            u32::from(first)
+        } else {
+            let second = self.byte()?;
+            let raw = u32::from(first & 0x7f) | u32::from(second & 0x7f) << 7;
+            if second < 0x80 { raw } else { self.long_varint(raw)? }
+        };
         Ok((raw >> 1) as i32 ^ -((raw & 1) as i32))
     }
 
-    fn long_varint(&mut self, first: u8) -> Result<u32, RecordError> {
-        let mut raw = u32::from(first & 0x7f);
-        for shift in [7, 14, 21] {
+    /// What follows the first two bytes, which gave `raw`.
+    fn long_varint(&mut self, mut raw: u32) -> Result<u32, RecordError> {
+        for shift in [14, 21] {
             let byte = self.byte()?;
             raw |= u32::from(byte & 0x7f) << shift;
             if byte < 0x80 {

@@ -1,33 +1,29 @@
 //! Fetches: what is asked of which node, and what an answer means for each partition.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ottla_env::time::{self, Instant};
-use ottla_protocol::batch::BATCH_HEADER_BYTES;
 use ottla_protocol::error::ErrorCode;
-use ottla_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
+use ottla_protocol::messages::FetchRequest;
 use ottla_protocol::messages::fetch_response::PartitionData;
-use ottla_protocol::messages::{FetchRequest, FetchResponse};
-use ottla_protocol::types::{Text, Uuid};
+use ottla_protocol::types::Text;
 
 use super::super::error::ConsumerError;
 use super::super::isolation::Isolation;
 use super::super::positions::{self, Looked, Sought, Validated};
 use super::super::reader::PartitionReader;
 use super::super::settings::OffsetReset;
-use super::session::{Asked, Plan};
+use super::course::{Course, FETCH, Fetched, end_of};
+use super::session::Asked;
 use super::{Fetcher, Partition, Place};
 use crate::backoff::Backoff;
 use crate::cluster::{ClusterError, Lane};
-use crate::connection::Versions;
 use crate::error::{CallError, wants_metadata};
 use crate::record::TopicPartition;
 
-/// From flexible versions on; 13 names topics by id.
-const FETCH: Versions = Versions::new(12, 17);
-/// Last version that names topics.
-const FETCH_BY_NAME: Versions = Versions::new(12, 12);
 /// Longest `poll` sleeps without looking around.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How long a broker may wait when a partition is left out because enough of it is buffered: soon it is wanted.
@@ -36,8 +32,16 @@ const PARTIAL_WAIT: Duration = Duration::from_millis(50);
 /// What tasks report.
 #[derive(Debug)]
 pub(in crate::consumer) enum Report {
-    Fetched { node_id: i32, asked: Vec<Asked>, result: Result<FetchResponse, CallError> },
-    Refreshed { topic: Text, result: Result<(), ClusterError> },
+    /// The node is being asked again if the answer says so.
+    Fetched {
+        node_id: i32,
+        asked: Vec<Asked>,
+        result: Result<Fetched, CallError>,
+    },
+    Refreshed {
+        topic: Text,
+        result: Result<(), ClusterError>,
+    },
     Looked(Vec<Looked>),
     Validated(Vec<Validated>),
 }
@@ -54,23 +58,29 @@ impl Fetcher {
     /// Starts what can be started, and says when to look again.
     pub(in crate::consumer) fn start_work(&mut self, now: Instant) -> Instant {
         let mut next = now + LOOK_AROUND;
+        let mut all_asked = true;
         let mut by_node: BTreeMap<i32, Wants> = BTreeMap::new();
         let mut unknown = Vec::new();
         let (mut sought, mut to_validate) = (Vec::new(), BTreeMap::<i32, Vec<_>>::new());
         let is_full = self.queued_bytes() >= self.settings.queued_bytes_max;
         for (at, partition) in &mut self.partitions {
             if partition.busy {
+                // what is held back must not be fetched on and on
+                all_asked &= !partition.paused;
                 continue;
             }
             if let Some(not_before) = partition.not_before.filter(|not_before| *not_before > now) {
                 next = next.min(not_before);
                 continue;
             }
-            let is_asked = |leader| self.sessions.get(&leader).is_some_and(|session| session.in_flight);
+            let is_asked = |leader| self.nodes.get(&leader).is_some_and(|node| node.in_flight);
             let position = match partition.place {
                 Place::At(_) if partition.paused => continue,
                 // most partitions, most of the time: their node is being asked, or enough is buffered
-                Place::At(_) if partition.leader.is_some_and(is_asked) => continue,
+                Place::At(_) if partition.leader.is_some_and(is_asked) => {
+                    all_asked = false;
+                    continue;
+                }
                 Place::At(position) => position,
                 Place::Committed | Place::Reset(_) => {
                     partition.busy = true;
@@ -79,10 +89,12 @@ impl Fetcher {
                     continue;
                 }
             };
-            let is_supplied = partition.queued_bytes >= self.settings.partition_fetch_bytes;
+            // a full answer does not stop the next: it is on its way while this one is read
+            let is_supplied = partition.queued_bytes > self.settings.partition_fetch_bytes;
             let fetch_offset = partition.fetch_offset.filter(|_| !is_supplied);
             if let (None, Some(leader)) = (fetch_offset, partition.leader) {
                 by_node.entry(leader).or_default().left_out += 1;
+                all_asked = false;
                 continue;
             }
             let topic = self.cluster.cached_topic(&at.topic);
@@ -99,7 +111,10 @@ impl Fetcher {
                 continue;
             }
             partition.leader = Some(leader);
-            let Some(offset) = fetch_offset.filter(|_| !is_full && !is_asked(leader)) else { continue };
+            let Some(offset) = fetch_offset.filter(|_| !is_full && !is_asked(leader)) else {
+                all_asked = false;
+                continue;
+            };
             let wants = by_node.entry(leader).or_default();
             wants.asked.push(Asked {
                 topic_partition: at.clone(),
@@ -113,7 +128,13 @@ impl Fetcher {
         self.look_up(sought);
         to_validate.into_iter().for_each(|(node_id, asked)| self.validate(node_id, asked));
         by_node.into_iter().for_each(|(node_id, wants)| self.start_fetch(node_id, wants));
+        self.all_asked = all_asked;
         next
+    }
+
+    /// Whether `poll` waits: then the task of a fetch may go on by itself, once, unless a partition waits for its turn.
+    pub(in crate::consumer) fn set_waiting(&self, waits: bool) {
+        self.may_go_on.store(waits && self.all_asked, Ordering::Release);
     }
 
     fn look_up(&mut self, sought: Vec<Sought>) {
@@ -121,7 +142,7 @@ impl Fetcher {
             return;
         }
         let (cluster, settings, report) =
-            (self.cluster.clone(), std::sync::Arc::clone(&self.settings), self.report.clone());
+            (self.cluster.clone(), Arc::clone(&self.settings), self.report.clone());
         self.tasks.spawn("consumer-positions", async move {
             let looked = positions::look_up(&cluster, &settings, sought).await;
             let _ = report.send(Report::Looked(looked)).await; // the consumer has ended: fine
@@ -146,60 +167,22 @@ impl Fetcher {
                 partition.busy = true;
             }
         }
-        let session = self.sessions.entry(node_id).or_default();
-        session.in_flight = true;
-        let plan = session.plan(&wants.asked);
+        let node = self.nodes.entry(node_id).or_default();
+        node.in_flight = true;
+        let plan = node.session().plan(&wants.asked);
         let wait = self.settings.fetch_max_wait;
         let wait = if wants.left_out > 0 { wait.min(PARTIAL_WAIT) } else { wait };
-        let usable = if plan.by_id { FETCH } else { FETCH_BY_NAME };
-        let request = self.fetch_request(plan, wait);
-        let (cluster, report, asked) = (self.cluster.clone(), self.report.clone(), wants.asked);
-        self.tasks.spawn("consumer-fetch", async move {
-            let fetched = async {
-                let connection = cluster.node(node_id, Lane::Data).await?;
-                let version = connection.version::<FetchRequest>(usable)?;
-                connection.start_waiting(&request, version, wait).await?.wait().await
-            };
-            let result = fetched.await;
-            let _ = report.send(Report::Fetched { node_id, asked, result }).await; // the consumer has ended: fine
-        });
-    }
-
-    fn fetch_request(&self, plan: Plan, wait: Duration) -> FetchRequest {
-        let bytes = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
+        let course = Course {
+            cluster: self.cluster.clone(),
+            settings: Arc::clone(&self.settings),
+            node_id,
+            node: node.clone(),
+            may_go_on: Arc::clone(&self.may_go_on),
+            report: self.report.clone(),
+        };
         let room = self.settings.queued_bytes_max.saturating_sub(self.queued_bytes());
         let bytes_max = self.settings.fetch_max_bytes.min(room.max(self.settings.partition_fetch_bytes));
-        let mut topics: BTreeMap<Text, FetchTopic> = BTreeMap::new();
-        for asked in plan.send {
-            let name = asked.topic_partition.topic;
-            let topic = topics.entry(name.clone()).or_default();
-            (topic.topic, topic.topic_id) = (name, asked.topic_id);
-            topic.partitions.push(FetchPartition {
-                partition: asked.topic_partition.partition,
-                current_leader_epoch: asked.leader_epoch,
-                fetch_offset: asked.offset,
-                partition_max_bytes: bytes(self.settings.partition_fetch_bytes),
-                ..FetchPartition::default()
-            });
-        }
-        let mut forgotten: BTreeMap<(Text, Uuid), ForgottenTopic> = BTreeMap::new();
-        for asked in plan.forget {
-            let name = asked.topic_partition.topic;
-            let topic = forgotten.entry((name.clone(), asked.topic_id)).or_default();
-            (topic.topic, topic.topic_id) = (name, asked.topic_id);
-            topic.partitions.push(asked.topic_partition.partition);
-        }
-        FetchRequest {
-            max_wait_ms: i32::try_from(wait.as_millis()).unwrap_or(i32::MAX),
-            min_bytes: bytes(self.settings.fetch_min_bytes),
-            max_bytes: bytes(bytes_max),
-            isolation_level: self.settings.isolation.code(),
-            session_id: plan.session_id,
-            session_epoch: plan.session_epoch,
-            topics: topics.into_values().collect(),
-            forgotten_topics_data: forgotten.into_values().collect(),
-            ..FetchRequest::default()
-        }
+        self.tasks.spawn("consumer-fetch", course.run(wants.asked, plan, wait, bytes_max));
     }
 
     fn refresh(&mut self, topic: Text) {
@@ -218,6 +201,7 @@ impl Fetcher {
     }
 
     pub(in crate::consumer) fn handle(&mut self, report: Report) -> Result<(), ConsumerError> {
+        self.has_news = true;
         match report {
             Report::Looked(looked) => self.take_looked(looked),
             Report::Validated(validated) => self.take_validated(validated),
@@ -242,14 +226,14 @@ impl Fetcher {
         &mut self,
         node_id: i32,
         asked: Vec<Asked>,
-        result: Result<FetchResponse, CallError>,
+        result: Result<Fetched, CallError>,
     ) -> Result<(), ConsumerError> {
-        let session = self.sessions.entry(node_id).or_default();
-        session.in_flight = false;
-        let answer = match result {
-            Ok(answer) => answer,
+        let node = self.nodes.entry(node_id).or_default();
+        node.in_flight = false;
+        let fetched = match result {
+            Ok(fetched) => fetched,
             Err(error) => {
-                session.lose(false);
+                node.session().lose(false);
                 self.metrics.failed_fetches += 1;
                 for asked in &asked {
                     if error.is_retriable() {
@@ -264,10 +248,12 @@ impl Fetcher {
                 return Err(ClusterError::from(error).into());
             }
         };
-        match ErrorCode::from_code(answer.error_code) {
-            ErrorCode::None => session.answered(answer.session_id),
+        match ErrorCode::from_code(fetched.answer.error_code) {
+            // its task has told the session, and has asked again
+            ErrorCode::None if !fetched.next.is_empty() => node.in_flight = true,
+            ErrorCode::None => node.session().answered(fetched.answer.session_id),
             code => {
-                session.lose(code == ErrorCode::FetchSessionIdNotFound);
+                node.session().lose(code == ErrorCode::FetchSessionIdNotFound);
                 self.refused_as_a_whole(&asked, code);
                 return Ok(());
             }
@@ -276,14 +262,19 @@ impl Fetcher {
         let mut result = Ok(());
         for asked in asked {
             // in a session, what has no news is not in the answer
-            let handled = match find(&answer, &asked) {
-                Some(partition) => self.handle_partition(&asked, partition),
+            let handled = match fetched.find(&asked) {
+                Some((partition, sound_bytes)) => self.handle_partition(&asked, partition, sound_bytes),
                 None => {
                     self.free(&asked);
                     Ok(())
                 }
             };
             result = result.and(handled);
+        }
+        for asked in &fetched.next {
+            if let Some(partition) = self.current(asked) {
+                partition.busy = true;
+            }
         }
         result
     }
@@ -363,7 +354,12 @@ impl Fetcher {
         }
     }
 
-    fn handle_partition(&mut self, asked: &Asked, answer: &PartitionData) -> Result<(), ConsumerError> {
+    fn handle_partition(
+        &mut self,
+        asked: &Asked,
+        answer: &PartitionData,
+        sound_bytes: usize,
+    ) -> Result<(), ConsumerError> {
         let code = ErrorCode::from_code(answer.error_code);
         if !code.is_none() {
             return self.handle_error(asked, code);
@@ -379,8 +375,8 @@ impl Fetcher {
             return Ok(());
         }
         let size = bytes.len();
-        // without one whole batch, what is wrong shows when it is read
-        partition.fetch_offset = end_of(&bytes, asked.offset);
+        // without one whole sound batch, what is wrong shows when it is read
+        partition.fetch_offset = end_of(bytes.get(..sound_bytes).unwrap_or_default(), asked.offset);
         partition.queued_bytes += size;
         self.metrics.queued_bytes += size as u64;
         self.metrics.fetched_bytes += size as u64;
@@ -389,15 +385,15 @@ impl Fetcher {
         let isolation = Isolation::new(self.settings.isolation, aborted);
         let (at, limit) = (asked.topic_partition.clone(), self.settings.decompressed_bytes_max);
         let reader = PartitionReader::new(at, asked.generation, asked.offset, bytes, isolation, limit);
-        self.ready.push_back(reader);
+        self.ready.push_back(reader.with_sound_bytes(sound_bytes));
         Ok(())
     }
 
     /// Ends the sessions that brokers hold for us, without waiting for answers longer than until `deadline`.
     pub(in crate::consumer) async fn close(&mut self, deadline: Instant) {
         self.tasks.abort_all().await;
-        for (node_id, session) in std::mem::take(&mut self.sessions) {
-            let Some(session_id) = session.open() else { continue };
+        for (node_id, node) in std::mem::take(&mut self.nodes) {
+            let Some(session_id) = node.session().open() else { continue };
             let request =
                 FetchRequest { session_id, session_epoch: -1, max_bytes: 1, ..FetchRequest::default() };
             let ended = async {
@@ -416,35 +412,4 @@ impl Fetcher {
 
 fn leader_epoch(epochs: &[i32], partition: i32) -> i32 {
     usize::try_from(partition).ok().and_then(|index| epochs.get(index)).copied().unwrap_or(-1)
-}
-
-/// The offset behind the last whole batch.
-fn end_of(bytes: &[u8], from: i64) -> Option<i64> {
-    let mut rest = bytes;
-    let mut end = None;
-    while let Some(head) = rest.get(..BATCH_HEADER_BYTES) {
-        let base_offset = i64::from_be_bytes(head.get(..8)?.try_into().ok()?);
-        let length = i32::from_be_bytes(head.get(8..12)?.try_into().ok()?);
-        let last_delta = i32::from_be_bytes(head.get(23..27)?.try_into().ok()?);
-        let whole = usize::try_from(length).ok()?.checked_add(12)?;
-        let Some(behind) = rest.get(whole..) else { break };
-        end = Some(base_offset.checked_add(i64::from(last_delta))?.checked_add(1)?);
-        rest = behind;
-    }
-    end.filter(|end| *end > from)
-}
-
-/// The answer for a partition: by topic id where the version has them, else by name.
-fn find<'a>(answer: &'a FetchResponse, asked: &Asked) -> Option<&'a PartitionData> {
-    let mut topics = answer.responses.iter().filter(|topic| {
-        if topic.topic_id.is_zero() {
-            topic.topic == asked.topic_partition.topic
-        } else {
-            topic.topic_id == asked.topic_id
-        }
-    });
-    topics.find_map(|topic| {
-        let index = asked.topic_partition.partition;
-        topic.partitions.iter().find(|partition| partition.partition_index == index)
-    })
 }

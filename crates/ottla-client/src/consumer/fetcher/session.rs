@@ -46,7 +46,6 @@ pub(super) struct Session {
     epoch: i32,
     by_id: bool,
     known: BTreeMap<TopicPartition, Asked>,
-    pub(super) in_flight: bool,
 }
 
 impl Session {
