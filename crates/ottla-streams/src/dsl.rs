@@ -83,6 +83,19 @@ impl Builder {
     }
 
     /// What happens to records that cannot be decoded, processed or written; unless it is said, each stops the task.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, driver::Driver, task::{Policies, Policy}, topology::Topology};
+    /// let topology = Topology::new("app", |b| {
+    ///     b.policies(Policies { on_decode_error: Policy::DeadLetter("bad".into()), ..Policies::default() });
+    ///     b.stream("numbers", Utf8, I64).to("copy");
+    /// })?;
+    /// let mut driver = Driver::new(topology);
+    /// driver.pipe("numbers", "a", "not 8 bytes")?;
+    /// let letters = driver.read("bad")?;
+    /// assert_eq!(letters[0].record.value.as_deref(), Some(&b"not 8 bytes"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn policies(&self, policies: Policies) {
         self.graph.borrow_mut().policies = policies;
     }
@@ -162,6 +175,17 @@ impl Builder {
     }
 
     /// A store of keys and values, for processors.
+    ///
+    /// See [`crate::processor::Processor`] for a use of it.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, store::KvStore, topology::Topology};
+    /// # Topology::new("app", |b| {
+    /// # b.stream("in", Utf8, Utf8).to("out");
+    /// let seen: KvStore<String, i64> = b.kv_store("seen", Utf8, I64);
+    /// # })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn kv_store<K: 'static, V: 'static>(
         &self,
         name: &str,
@@ -173,6 +197,16 @@ impl Builder {
 
     /// A store of values by key and start time, for processors; entries go once their start lies `retention` behind
     /// stream time. At least a millisecond.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ottla_streams::{codec::{I64, Utf8}, store::WindowStore, topology::Topology};
+    /// # Topology::new("app", |b| {
+    /// # b.stream("in", Utf8, Utf8).to("out");
+    /// let prices: WindowStore<String, i64> = b.window_store("prices", Utf8, I64, Duration::from_secs(3600));
+    /// # })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn window_store<K: 'static, V: 'static>(
         &self,
         name: &str,
@@ -187,6 +221,16 @@ impl Builder {
 
     /// A store of values by key and span of time, for processors; sessions go some time after their end lies
     /// `retention` behind stream time. At least a millisecond.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ottla_streams::{codec::{I64, Utf8}, store::SessionStore, topology::Topology};
+    /// # Topology::new("app", |b| {
+    /// # b.stream("in", Utf8, Utf8).to("out");
+    /// let visits: SessionStore<String, i64> = b.session_store("visits", Utf8, I64, Duration::from_secs(86_400));
+    /// # })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn session_store<K: 'static, V: 'static>(
         &self,
         name: &str,

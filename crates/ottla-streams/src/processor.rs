@@ -44,11 +44,21 @@ impl<K, V> Record<K, V> {
     }
 
     /// The same with another key.
+    ///
+    /// ```
+    /// # use ottla_streams::processor::Record;
+    /// assert_eq!(Record::new(1, "x", 5).with_key(2), Record::new(2, "x", 5));
+    /// ```
     pub fn with_key<K2>(self, key: K2) -> Record<K2, V> {
         Record { key, value: self.value, timestamp: self.timestamp, headers: self.headers }
     }
 
     /// The same with another value.
+    ///
+    /// ```
+    /// # use ottla_streams::processor::Record;
+    /// assert_eq!(Record::new(1, "x", 5).with_value("y"), Record::new(1, "y", 5));
+    /// ```
     pub fn with_value<V2>(self, value: V2) -> Record<K, V2> {
         Record { key: self.key, value, timestamp: self.timestamp, headers: self.headers }
     }

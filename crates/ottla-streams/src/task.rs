@@ -424,12 +424,12 @@ impl Task {
         self.keep_in_table(taken.source, &taken.record)?;
         if taken.timestamp < 0 {
             let reason = "the record has no timestamp (a negative one)".to_owned();
-            return self.judge(at, taken.record, (String::new(), reason, Kind::Decode), Traces::None);
+            return self.judge(at, (String::new(), reason, Kind::Decode), Traces::None);
         }
         self.move_time(taken.timestamp)?;
         self.core.now = taken.timestamp;
         if let Some((node, reason, kind)) = self.aside.get(&at).cloned() {
-            self.leave_out(&at, taken.record, &node, &reason, kind);
+            self.leave_out(&at, &node, &reason, kind);
         } else {
             self.process(at, taken.source, taken.record, taken.timestamp)?;
         }
@@ -464,7 +464,7 @@ impl Task {
         timestamp: i64,
     ) -> Result<(), TaskError> {
         let effects = self.core.effects;
-        let mut item = Some((raw.clone(), timestamp));
+        let mut item = Some((raw, timestamp));
         let Err(trouble) = self.guarded(|core| core.call(source, 0, &mut item)) else { return Ok(()) };
         let node = self.core.culprit();
         self.core.working.clear();
@@ -480,14 +480,13 @@ impl Task {
             false if self.core.effects == effects => Traces::None,
             false => Traces::Some,
         };
-        self.judge(at, raw, (node, reason, kind), traces)
+        self.judge(at, (node, reason, kind), traces)
     }
 
     /// Does with a record that failed what its policy says.
     fn judge(
         &mut self,
         at: RecordPosition,
-        raw: RawRecord,
         (node, reason, kind): (String, String, Kind),
         traces: Traces,
     ) -> Result<(), TaskError> {
@@ -500,7 +499,7 @@ impl Task {
             });
         }
         if traces == Traces::None {
-            self.leave_out(&at, raw, &node, &reason, kind);
+            self.leave_out(&at, &node, &reason, kind);
             return Ok(());
         }
         self.aside.insert(at.clone(), (node, reason.clone(), kind));
@@ -516,11 +515,16 @@ impl Task {
         }
     }
 
-    /// Counts a record that is left out, and writes its dead letter.
-    fn leave_out(&mut self, at: &RecordPosition, raw: RawRecord, node: &str, reason: &str, kind: Kind) {
+    /// Counts the record at hand, which is left out, and writes its dead letter.
+    fn leave_out(&mut self, at: &RecordPosition, node: &str, reason: &str, kind: Kind) {
         self.core.metrics.put_aside += 1;
-        tracing::warn!(task = %self.id, record = %at, node, reason, "a record is left out");
+        let total = self.core.metrics.put_aside;
+        // A flood of them is not a flood of lines.
+        if total.is_power_of_two() {
+            tracing::warn!(task = %self.id, record = %at, node, reason, total, "a record is left out");
+        }
         if let Policy::DeadLetter(topic) = self.policy(kind).clone() {
+            let raw = self.inputs.last_taken(at).expect("taken records are kept until the boundary");
             self.core.dead_letter(&topic, raw, at, node, reason);
         }
     }

@@ -156,11 +156,31 @@ pub struct WindowStream<K, V> {
 
 impl<K: Clone + 'static, V: Clone + 'static> WindowStream<K, V> {
     /// How many records each window of each key has.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::Tumbling, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let minutes = b.stream("in", Utf8, Utf8).window(Tumbling::of(Duration::from_secs(60)));
+    ///     minutes.count("per-minute").changes().to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn count(&self, name: &str) -> WindowTable<K, i64> {
         self.table(name, Arc::new(I64), counting())
     }
 
     /// The values of each window of each key, joined one after another.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, dsl::Tumbling, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let minutes = b.stream("in", Utf8, I64).window(Tumbling::of(Duration::from_secs(60)));
+    ///     minutes.reduce("highest", i64::max).emit_on_close().to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn reduce(
         &self,
         name: &str,
@@ -170,6 +190,16 @@ impl<K: Clone + 'static, V: Clone + 'static> WindowStream<K, V> {
     }
 
     /// The records of each window of each key, folded into a result that begins with `first`.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, dsl::Tumbling, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let minutes = b.stream("in", Utf8, I64).window(Tumbling::of(Duration::from_secs(60)));
+    ///     minutes.aggregate("sums", I64, || 0, |sum, r| sum + r.value).emit_on_close().to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn aggregate<A: Clone + 'static>(
         &self,
         name: &str,
@@ -212,11 +242,31 @@ pub struct SessionStream<K, V> {
 
 impl<K: Clone + 'static, V: Clone + 'static> SessionStream<K, V> {
     /// How many records each session of each key has.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::SessionWindows, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let visits = b.stream("in", Utf8, Utf8).sessions(SessionWindows::gap(Duration::from_secs(60)));
+    ///     visits.count("clicks").emit_on_close().to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn count(&self, name: &str) -> WindowTable<K, i64> {
         self.table(name, Arc::new(I64), counting(), Arc::new(i64::saturating_add))
     }
 
     /// The values of each session of each key, joined one after another.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, dsl::SessionWindows, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let visits = b.stream("in", Utf8, I64).sessions(SessionWindows::gap(Duration::from_secs(60)));
+    ///     visits.reduce("highest", i64::max).emit_on_close().to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn reduce(
         &self,
         name: &str,
@@ -294,6 +344,16 @@ impl<K, A> Clone for WindowTable<K, A> {
 
 impl<K: Clone + 'static, A: Clone + 'static> WindowTable<K, A> {
     /// Each new result, as often as it changes. Of sessions that grew, the old bounds are not told.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::Tumbling, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let minutes = b.stream("in", Utf8, Utf8).window(Tumbling::of(Duration::from_secs(60)));
+    ///     minutes.count("per-minute").changes().filter(|r| r.value > 100).to("busy");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn changes(&self) -> Stream<Windowed<K>, A> {
         let changes = self.changes_with_deletes().step("changes", |record: Record<_, Option<A>>, cx| {
             let Record { key, value: Some(value), timestamp, headers } = record else { return Ok(()) };
@@ -303,6 +363,16 @@ impl<K: Clone + 'static, A: Clone + 'static> WindowTable<K, A> {
     }
 
     /// Each new result; `None` when a session is gone under its old bounds because it grew.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::SessionWindows, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let visits = b.stream("in", Utf8, Utf8).sessions(SessionWindows::gap(Duration::from_secs(60)));
+    ///     visits.count("clicks").changes_with_deletes().to("visits-so-far");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn changes_with_deletes(&self) -> Stream<Windowed<K>, Option<A>> {
         let values: SharedCodec<Option<A>> = Arc::new(super::table::NullableShared(self.values.clone()));
         let (graph, keys) = (self.graph.clone(), Some(self.keys.clone()));
@@ -311,6 +381,24 @@ impl<K: Clone + 'static, A: Clone + 'static> WindowTable<K, A> {
 
     /// The final result of each window, once, when stream time has reached its end and grace. A window that no
     /// record follows stays open: stream time moves with records only.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, driver::Driver, dsl::Tumbling, processor::Record, topology::Topology};
+    /// # use std::time::Duration;
+    /// let topology = Topology::new("app", |b| {
+    ///     let minutes = b.stream("in", Utf8, Utf8).window(Tumbling::of(Duration::from_secs(60)));
+    ///     let finals = minutes.count("per-minute").emit_on_close();
+    ///     finals.map(|r| Record::new(r.key.key, r.value, r.timestamp)).keys_as(Utf8).values_as(I64).to("out");
+    /// })?;
+    /// let mut driver = Driver::new(topology);
+    /// driver.pipe("in", "a", "x")?;
+    /// driver.pipe("in", "a", "y")?;
+    /// assert!(driver.read("out")?.is_empty(), "the minute is not over");
+    /// driver.advance(Duration::from_secs(61))?;
+    /// driver.pipe("in", "b", "z")?; // moves stream time on
+    /// assert_eq!(driver.read_as("out", &Utf8, &I64)?, [("a".to_owned(), 2)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn emit_on_close(&self) -> Stream<Windowed<K>, A> {
         let (graph, keys, values) = (self.graph.clone(), Some(self.keys.clone()), Some(self.values.clone()));
         Stream { graph, node: self.node, port: 1, keys, values, key_changed: true }

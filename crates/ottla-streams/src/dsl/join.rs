@@ -128,6 +128,30 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
 
     /// As [`Stream::join_stream`], and each record of this stream that found no partner, alone, once its window and
     /// grace have passed in stream time. The stores are `name.left`, `name.right` and `name.alone`.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, driver::Driver, dsl::JoinWindow, topology::Topology};
+    /// # use std::time::Duration;
+    /// let topology = Topology::new("app", |b| {
+    ///     let (orders, payments) = (b.stream("orders", Utf8, Utf8), b.stream("payments", Utf8, Utf8));
+    ///     let within = JoinWindow::within(Duration::from_secs(60));
+    ///     let checked = orders.left_join_stream("paid", &payments, within, |order, payment| match payment {
+    ///         Some(payment) => format!("{order} paid by {payment}"),
+    ///         None => format!("{order} not paid"),
+    ///     });
+    ///     checked.values_as(Utf8).to("out");
+    /// })?;
+    /// let mut driver = Driver::new(topology);
+    /// driver.pipe("orders", "1", "lamp")?;
+    /// driver.pipe("payments", "1", "card")?;
+    /// driver.pipe("orders", "2", "desk")?;
+    /// driver.run()?;
+    /// driver.advance(Duration::from_secs(61))?;
+    /// driver.pipe("payments", "3", "card")?; // moves stream time on
+    /// let out: Vec<String> = driver.read_as("out", &Utf8, &Utf8)?.into_iter().map(|pair| pair.1).collect();
+    /// assert_eq!(out, ["lamp paid by card", "desk not paid"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn left_join_stream<W, R>(
         &self,
         name: &str,
@@ -145,6 +169,18 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
 
     /// As [`Stream::join_stream`], and each record of either stream that found no partner, alone, once its window
     /// and grace have passed in stream time. The stores are `name.left`, `name.right` and `name.alone`.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::JoinWindow, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     let (left, right) = (b.stream("left", Utf8, Utf8), b.stream("right", Utf8, Utf8));
+    ///     let within = JoinWindow::within(Duration::from_secs(60));
+    ///     let both = left.outer_join_stream("pairs", &right, within, |left, right| format!("{left:?} {right:?}"));
+    ///     both.values_as(Utf8).to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn outer_join_stream<W, R>(
         &self,
         name: &str,

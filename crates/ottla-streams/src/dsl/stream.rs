@@ -204,6 +204,18 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// As [`Stream::map`], for functions that can fail; the policy for process errors decides then.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     let numbers = b.stream("in", Utf8, Utf8).try_map(|r| {
+    ///         let number = r.value.parse::<i64>()?;
+    ///         Ok(r.with_value(number))
+    ///     });
+    ///     numbers.keys_as(Utf8).values_as(I64).to("numbers");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn try_map<K2: Clone + 'static, V2: Clone + 'static>(
         &self,
         map: impl Fn(Record<K, V>) -> Result<Record<K2, V2>, ProcessError> + Send + Sync + 'static,
@@ -216,6 +228,16 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// Any number of records for each record. State by key needs a [`Stream::key_by`] after it.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     // Each record for its key, and for everybody.
+    ///     let both = b.stream("in", Utf8, Utf8).flat_map(|r| [r.clone(), r.with_key("all".to_string())]);
+    ///     both.values_as(Utf8).key_by("by-key", Utf8, |r| r.key.clone()).group().count("counts");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn flat_map<K2: Clone + 'static, V2: Clone + 'static, I: IntoIterator<Item = Record<K2, V2>>>(
         &self,
         map: impl Fn(Record<K, V>) -> I + Send + Sync + 'static,
@@ -228,6 +250,12 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// Shows each record to a function.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, topology::Topology};
+    /// Topology::new("app", |b| b.stream("in", Utf8, Utf8).peek(|r| assert!(!r.key.is_empty())).to("out"))?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn peek(&self, look: impl Fn(&Record<K, V>) + Send + Sync + 'static) -> Self {
         self.same_types(self.step("peek", move |record, cx| {
             look(&record);
@@ -236,16 +264,39 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// Tells the codec of the keys, after a step that changed their type.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     b.stream("in", Utf8, Utf8).map(|r| r.with_key(7)).keys_as(I64).values_as(Utf8).to("out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn keys_as(&self, codec: impl Codec<K>) -> Self {
         Self { keys: Some(Arc::new(codec)), ..self.clone() }
     }
 
     /// Tells the codec of the values, after a step that changed their type.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, topology::Topology};
+    /// Topology::new("app", |b| b.stream("in", Utf8, Utf8).map_values(|_, _| 1).values_as(I64).to("ones"))?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn values_as(&self, codec: impl Codec<V>) -> Self {
         Self { values: Some(Arc::new(codec)), ..self.clone() }
     }
 
     /// Says that the key is as good as before for partitioning, although a step may have changed it.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     let same_key = b.stream("in", Utf8, Utf8).map(|r| r.with_value(1)).keep_partitioning();
+    ///     same_key.keys_as(Utf8).values_as(I64).group().reduce("sums", |one, two| one + two);
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn keep_partitioning(&self) -> Self {
         Self { key_changed: false, ..self.clone() }
     }
@@ -277,6 +328,16 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// Sends records to the tasks of their keys, through the topic `application.name.repartition`.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, processor::Record, topology::Topology};
+    /// let topology = Topology::new("app", |b| {
+    ///     let swapped = b.stream("in", Utf8, Utf8).map(|r| Record::new(r.value, r.key, r.timestamp));
+    ///     swapped.keys_as(Utf8).values_as(Utf8).repartition("by-value").group().count("counts");
+    /// })?;
+    /// assert_eq!(topology.sub_topologies().len(), 2);
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn repartition(&self, name: &str) -> Self {
         let topic = self.graph.borrow().repartition_topic(name);
         self.over(&topic, name, true)
@@ -303,6 +364,12 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// Writes to a topic, by key.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, topology::Topology};
+    /// Topology::new("app", |b| b.stream("in", Utf8, Utf8).to("copy"))?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn to(&self, topic: &str) {
         if let Some((keys, values)) = self.codecs(topic) {
             self.sink(topic, keys, values);
@@ -349,6 +416,34 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     /// Code of yours with stores and timers; `make` is called for each task and after each rollback. What it forwards
     /// may have other keys, so state by key needs a [`Stream::key_by`] or [`Stream::keep_partitioning`] after it.
     /// See [`Processor`].
+    ///
+    /// ```
+    /// use ottla_streams::processor::{Context, ProcessError, Processor, Record};
+    /// # use ottla_streams::{codec::Utf8, driver::Driver, topology::Topology};
+    ///
+    /// /// Says each word twice.
+    /// struct Echo;
+    ///
+    /// impl Processor for Echo {
+    ///     type KeyIn = String;
+    ///     type In = String;
+    ///     type KeyOut = String;
+    ///     type Out = String;
+    ///
+    ///     fn process(&mut self, r: Record<String, String>, cx: &mut Context<'_, String, String>) -> Result<(), ProcessError> {
+    ///         cx.forward(r.clone())?;
+    ///         cx.forward(r)
+    ///     }
+    /// }
+    ///
+    /// let topology = Topology::new("app", |b| {
+    ///     b.stream("in", Utf8, Utf8).process("echo", &[], || Echo).keys_as(Utf8).values_as(Utf8).to("out");
+    /// })?;
+    /// let mut driver = Driver::new(topology);
+    /// driver.pipe("in", "k", "hello")?;
+    /// assert_eq!(driver.read("out")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn process<P>(
         &self,
         name: &str,
@@ -379,16 +474,40 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
     }
 
     /// State by key.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, topology::Topology};
+    /// Topology::new("app", |b| drop(b.stream("in", Utf8, Utf8).group().count("counts")))?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn group(&self) -> Grouped<K, V> {
         Grouped { stream: self.clone() }
     }
 
     /// State by key and window.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::Tumbling, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     b.stream("in", Utf8, Utf8).window(Tumbling::of(Duration::from_secs(60))).count("per-minute");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn window(&self, windows: TimeWindows) -> WindowStream<K, V> {
         WindowStream { stream: self.clone(), windows }
     }
 
     /// State by key and session.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, dsl::SessionWindows, topology::Topology};
+    /// # use std::time::Duration;
+    /// Topology::new("app", |b| {
+    ///     b.stream("in", Utf8, Utf8).sessions(SessionWindows::gap(Duration::from_secs(60))).count("visits");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn sessions(&self, windows: SessionWindows) -> SessionStream<K, V> {
         SessionStream { stream: self.clone(), windows }
     }

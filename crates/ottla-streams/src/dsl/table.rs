@@ -115,6 +115,15 @@ impl<K: Clone + 'static, V: Clone + 'static> Table<K, V> {
     }
 
     /// Each new value of a key, `None` when it is deleted.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     let stock = b.table("stock", "stock", Utf8, Utf8);
+    ///     stock.changes_with_deletes().filter(|r| r.value.is_none()).to("sold-out");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn changes_with_deletes(&self) -> Stream<K, Option<V>> {
         let mut stream = self.stream_of("changes", Some);
         stream.values =
@@ -151,6 +160,19 @@ impl<K: Clone + 'static, V: Clone + 'static> Table<K, V> {
 
     /// The table with those keys only for which the function says true. A key that no longer fits is deleted for
     /// whoever reads the changes.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, driver::Driver, topology::Topology};
+    /// let topology = Topology::new("app", |b| {
+    ///     b.table("stock", "stock", Utf8, Utf8).filter(|_, state| state != "sold").to("on-sale");
+    /// })?;
+    /// let mut driver = Driver::new(topology);
+    /// driver.pipe("stock", "lamp", "new")?;
+    /// driver.pipe("stock", "lamp", "sold")?;
+    /// let told: Vec<_> = driver.read("on-sale")?.into_iter().map(|found| found.record.value).collect();
+    /// assert_eq!(told, [Some("new".into()), None]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn filter(&self, keep: impl Fn(&K, &V) -> bool + Send + Sync + 'static) -> Table<K, V> {
         let view = self.view("filter", move |key, value| keep(key, &value).then_some(value));
         Table { values: self.values.clone(), ..view }
@@ -176,6 +198,14 @@ impl<K: Clone + 'static, V: Clone + 'static> Table<K, V> {
     }
 
     /// Tells the codec of the values, after a step that changed their type.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::{I64, Utf8}, topology::Topology};
+    /// Topology::new("app", |b| {
+    ///     b.table("names", "names", Utf8, Utf8).map_values(|_, name| name.len() as i64).values_as(I64).to("lengths");
+    /// })?;
+    /// # Ok::<(), ottla_streams::topology::TopologyError>(())
+    /// ```
     pub fn values_as(&self, codec: impl crate::codec::Codec<V>) -> Self {
         Self { values: Some(Arc::new(codec)), ..self.clone() }
     }

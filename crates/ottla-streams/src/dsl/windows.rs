@@ -203,6 +203,13 @@ pub struct JoinWindow {
 
 impl JoinWindow {
     /// The other record is at most that far away, before or after.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ottla_streams::dsl::JoinWindow;
+    /// // The click comes at most ten seconds after the view, and may be read a second late.
+    /// let window = JoinWindow::within(Duration::from_secs(10)).before(Duration::ZERO).grace(Duration::from_secs(1));
+    /// ```
     pub fn within(span: Duration) -> Self {
         Self { before: span, after: span, grace: Duration::ZERO }
     }

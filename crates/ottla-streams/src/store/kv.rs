@@ -60,6 +60,21 @@ impl<K: 'static, V: 'static> KvStore<K, V> {
         Ok(KvReader { id: self.0.id_at(committed)?, store: self, bytes: committed })
     }
 
+    /// Key and value of an entry as it is stored.
+    ///
+    /// ```
+    /// # use ottla_streams::{codec::Utf8, store::KvStore, topology::Topology};
+    /// let topology = Topology::new("app", |b| drop(b.stream("in", Utf8, Utf8).group().count("counts")))?;
+    /// let counts = topology.store::<KvStore<String, i64>>("counts").expect("it is there");
+    /// // A timestamp and the count.
+    /// let entry = counts.entry(b"key", &[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 2])?;
+    /// assert_eq!(entry, ("key".to_owned(), 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn entry(&self, key: &[u8], value: &[u8]) -> Result<(K, V), StoreError> {
+        Ok((self.0.key_of(key)?, self.0.value_of(value)?.0))
+    }
+
     /// Value and timestamp of a key, inside a task.
     pub(crate) fn find(&self, core: &Core, key: &K) -> Result<Option<(V, i64)>, StoreError> {
         KvReader { id: self.0.id_in(core)?, store: self, bytes: &core.state }.find(key)
@@ -140,10 +155,10 @@ impl<'a, K: 'static, V: 'static> KvReader<'a, K, V> {
     }
 
     fn scan(&self, range: &KeyRange, direction: Direction) -> Entries<'a, (K, V)> {
-        let handle = &self.store.0;
+        let store = self.store;
         Box::new(self.bytes.scan(self.id, range, direction).map(move |entry| {
             let (key, value) = entry.map_err(|error| StoreError::State(error.to_string()))?;
-            Ok((handle.key_of(&key)?, handle.value_of(&value)?.0))
+            store.entry(&key, &value)
         }))
     }
 }

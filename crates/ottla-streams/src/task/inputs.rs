@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ottla_client::TopicPartition;
 
+use super::RecordPosition;
 use crate::record::{InputRecord, RawRecord};
 use crate::topology::graph::Timestamps;
 
@@ -141,6 +142,13 @@ impl Inputs {
             timestamp: entry.timestamp,
             record: entry.record.clone(),
         })
+    }
+
+    /// The record that was taken last at a partition, when it is the one of that position.
+    pub(super) fn last_taken(&self, position: &RecordPosition) -> Option<RawRecord> {
+        let input = &self.inputs[self.partitions.binary_search(&position.topic_partition).ok()?];
+        let last = input.entries.get(input.taken.checked_sub(1)?)?;
+        (last.offset == position.offset).then(|| last.record.clone())
     }
 
     /// Offsets of the next records to take.
