@@ -30,6 +30,7 @@ use ottla_protocol::frame;
 use ottla_protocol::header::{RequestHeader, ResponseHeader};
 use ottla_protocol::messages::{Message, Request};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tracing::{Instrument, Span};
 
 use crate::error::CallError;
 use crate::settings::ClientSettings;
@@ -158,16 +159,16 @@ impl Connection {
             closed: watch::Sender::new(false),
         });
         let (out, frames) = Outgoing::new(write, IN_FLIGHT_MAX);
+        let span = tracing::debug_span!("connection", node = address);
+        let writer = wire::run_writer(Arc::clone(&shared), Arc::clone(&out), frames);
+        let reader = wire::run_reader(Arc::clone(&shared), read, settings.answer_bytes_max);
         let tasks = [
-            spawn::task("client-write", wire::run_writer(Arc::clone(&shared), Arc::clone(&out), frames)),
-            spawn::task(
-                "client-read",
-                wire::run_reader(Arc::clone(&shared), read, settings.answer_bytes_max),
-            ),
+            spawn::task("client-write", writer.instrument(span.clone())),
+            spawn::task("client-read", reader.instrument(span.clone())),
         ];
         let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
         let mut inner = Inner { shared, out, permits, settings, offered: Offered::nothing(), tasks };
-        inner.offered = negotiate::negotiate(&inner).await.map_err(|error| match error {
+        inner.offered = negotiate::negotiate(&inner).instrument(span).await.map_err(|error| match error {
             CallError::Closed { reason, .. } => failed(reason),
             CallError::Garbled { address, api, detail } => CallError::Protocol { address, api, detail },
             other => other,
@@ -257,6 +258,14 @@ impl Inner {
             RequestHeader::new(R::API, version, correlation_id, Some(self.settings.client_id.clone()));
         let frame = frame::encode_request(&header, request)
             .map_err(|error| CallError::Encode { api: R::NAME, detail: error.to_string() })?;
+        let span = tracing::debug_span!(
+            "request",
+            api = R::NAME,
+            version,
+            correlation_id,
+            node = %self.shared.address,
+            outcome = tracing::field::Empty,
+        );
         state.waiting.push_back(Waiting { correlation_id, answer: sender, _permit: permit });
         let sent = self.out.send(frame);
         drop(state);
@@ -272,6 +281,7 @@ impl Inner {
             timeout,
             key: R::API,
             api: R::NAME,
+            span,
             response: PhantomData,
         })
     }
@@ -302,6 +312,7 @@ pub struct Pending<R> {
     timeout: Duration,
     key: ApiKey,
     api: &'static str,
+    span: Span,
     response: PhantomData<fn() -> R>,
 }
 
@@ -315,6 +326,15 @@ impl<R: Message> Pending<R> {
     /// answers come in order and none behind a lost one can be told apart. Cancel-safe: the wait can be taken up
     /// again.
     pub async fn wait(&mut self) -> Result<R, CallError> {
+        let result = self.answer().await;
+        match &result {
+            Ok(_) => self.span.record("outcome", "answered"),
+            Err(error) => self.span.record("outcome", tracing::field::display(error)),
+        };
+        result
+    }
+
+    async fn answer(&mut self) -> Result<R, CallError> {
         match time::timeout_at(self.deadline, &mut self.answer).await {
             Ok(Ok(bytes)) => self.decode(bytes),
             Ok(Err(_)) => Err(self.shared.closed_error(self.api)),

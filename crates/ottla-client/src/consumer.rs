@@ -81,6 +81,8 @@ pub struct ConsumerRecord {
     pub topic_partition: TopicPartition,
     /// Its offset.
     pub offset: i64,
+    /// Leader epoch of its partition when it was written; -1 when the broker did not say.
+    pub leader_epoch: i32,
     /// Its time in ms since the Unix epoch.
     pub timestamp: i64,
     /// Its key.
@@ -289,6 +291,7 @@ impl Consumer {
         places.extend(self.end_offsets(&later).await?.into_iter().map(|(at, offset)| (at, place(offset))));
         self.failed = None;
         self.core.fetcher.is_subscribed = false;
+        self.core.fetcher.member = None;
         self.core.fetcher.clear();
         self.core.fetcher.add(places);
         Ok(())
@@ -400,8 +403,13 @@ impl Consumer {
         }
         self.core.fetcher.clear();
         self.core.fetcher.is_subscribed = true;
+        self.core.fetcher.member = None;
         let (cluster, settings) = (&self.core.fetcher.cluster, &self.core.settings);
-        self.core.membership = Some(Membership::start(cluster, settings, &group_id, subscription));
+        let membership = Membership::start(cluster, settings, &group_id, subscription);
+        if settings.group_protocol == GroupProtocol::Consumer {
+            self.core.fetcher.member = Some(Arc::clone(&membership.shared));
+        }
+        self.core.membership = Some(membership);
         Ok(())
     }
 
@@ -430,6 +438,7 @@ impl Consumer {
         self.underway = None;
         self.core.fetcher.clear();
         self.core.fetcher.is_subscribed = false;
+        self.core.fetcher.member = None;
         if let Some(membership) = self.core.membership.take() {
             membership.leave(deadline).await;
         }

@@ -15,7 +15,21 @@
 //! broker that is restarted is invisible but for the time it takes; every call says what happens when its
 //! future is dropped.
 //!
-//! Not here: TLS and SASL, share groups.
+//! Spans of `tracing`, for who subscribes to the target `ottla_client`; none holds keys, values or secrets, and where
+//! nobody subscribes each costs one look at a flag:
+//!
+//! | span | level | from, to | fields |
+//! |---|---|---|---|
+//! | `transaction` | info | `begin`, the answer to its end | `transactional_id`, `producer_id`, `producer_epoch`, `protocol`, `outcome`: `committed`, `aborted`, `empty`, or the error that stopped the producer; none when it is dropped open |
+//! | `batch`, within it | debug | has a sequence, has an outcome | `partition`, `records`, `base_sequence`, `base_offset`, `outcome` |
+//! | `rebalance` | info | one phase: `join`, `sync` (classic groups), or the listener's call for `assigned`, `revoked`, `lost` | `phase`, `group_id`, `generation`, `partitions` |
+//! | `request` | debug | queued, answered | `api`, `version`, `correlation_id`, `node`, `outcome` |
+//! | `connection` | debug | opened, closed | `node` |
+//! | `metadata` | debug | one refresh | `topics` |
+//! | `coordinator` | debug | one look-up | `kind`, `key`, `node_id` |
+//!
+//! Not here: TLS and SASL, share groups; fetching from the nearest replica (KIP-392): `client.rack` only guides how
+//! groups share partitions out.
 //!
 //! Programs to begin with are in `examples`: `idempotent_producer`, `consume_process_produce`, `consumer_group` and
 //! `admin`. `docs/guide/from-rdkafka.md` is for who comes from that library.

@@ -21,7 +21,7 @@ use crate::connection::Versions;
 use crate::error::wants_metadata;
 use crate::record::TopicPartition;
 
-pub(crate) use group::{commit, committed, committed_with};
+pub(crate) use group::{commit, committed, committed_by};
 
 const LIST_OFFSETS: Versions = Versions::new(5, 10);
 
@@ -106,6 +106,7 @@ impl OffsetsError {
     pub fn is_retriable(&self) -> bool {
         match self {
             Self::Cluster(error) => error.is_retriable(),
+            Self::Group { code: ErrorCode::StaleMemberEpoch, .. } => true,
             Self::Partition { code, .. } | Self::Group { code, .. } => code.is_retriable(),
         }
     }

@@ -315,7 +315,7 @@ impl Cluster {
         }
     }
 
-    /// All topics of the cluster, by name.
+    /// All topics of the cluster, by name. Cancel-safe.
     pub async fn list_topics(&self) -> Result<Vec<Arc<TopicMetadata>>, ClusterError> {
         let request =
             MetadataRequest { topics: None, allow_auto_topic_creation: false, ..Default::default() };

@@ -90,6 +90,8 @@ pub(super) struct Fetcher {
     has_news: bool,
     /// Partitions come and go by themselves: that a topic is gone is no error.
     pub(super) is_subscribed: bool,
+    /// Who asks for committed offsets, as a member of the new protocol: not one that was replaced.
+    pub(super) member: Option<Arc<super::group::Shared>>,
     pub(super) metrics: ConsumerMetrics,
     tasks: TaskGroup,
     pub(super) reports: mpsc::Receiver<Report>,
@@ -181,6 +183,7 @@ impl Fetcher {
             refreshing: BTreeSet::new(),
             has_news: false,
             is_subscribed: false,
+            member: None,
             metrics: ConsumerMetrics::default(),
             tasks: TaskGroup::new(),
             reports,

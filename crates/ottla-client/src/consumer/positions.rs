@@ -12,11 +12,12 @@ use ottla_protocol::messages::offset_for_leader_epoch_request::{
 use ottla_protocol::types::Text;
 
 use super::error::ConsumerError;
+use super::group::Shared;
 use super::settings::{ConsumerSettings, IsolationLevel, OffsetReset};
 use crate::cluster::Cluster;
 use crate::connection::Versions;
 use crate::error::{CallError, wants_metadata};
-use crate::offsets::{self, EARLIEST, LATEST};
+use crate::offsets::{self, EARLIEST, LATEST, OffsetsError};
 use crate::record::TopicPartition;
 
 const OFFSET_FOR_LEADER_EPOCH: Versions = Versions::new(3, 4);
@@ -59,6 +60,7 @@ pub(super) struct Validated {
 pub(super) async fn look_up(
     cluster: &Cluster,
     settings: &ConsumerSettings,
+    member: Option<&Shared>,
     sought: Vec<Sought>,
 ) -> Vec<Looked> {
     let (from_group, rest): (Vec<_>, Vec<_>) =
@@ -69,7 +71,9 @@ pub(super) async fn look_up(
         let partitions: Vec<_> = from_group.iter().map(|sought| sought.at.clone()).collect();
         let group_id = settings.group_id.as_ref().expect("just filtered by it");
         let stable = settings.isolation == IsolationLevel::ReadCommitted;
-        match offsets::committed_with(cluster, group_id, Some(&partitions), stable).await {
+        let member = member.filter(|member| member.is_member()).map(Shared::identity);
+        let asked = offsets::committed_by(cluster, group_id, Some(&partitions), stable, member).await;
+        match asked {
             Ok(committed) => {
                 let committed: BTreeMap<_, _> = committed
                     .into_iter()
@@ -84,6 +88,14 @@ pub(super) async fn look_up(
                         None => to_reset.push(Sought { at, generation, committed: false }),
                     }
                 }
+            }
+            // the member's epoch has moved on, or the membership has ended: the group's next event is about it
+            Err(OffsetsError::Group {
+                group_id,
+                code: ErrorCode::StaleMemberEpoch | ErrorCode::FencedMemberEpoch | ErrorCode::UnknownMemberId,
+            }) => {
+                let error = OffsetsError::Group { group_id, code: ErrorCode::StaleMemberEpoch };
+                looked.extend(all_failed(from_group, &error.into()));
             }
             Err(error) => looked.extend(all_failed(from_group, &error.into())),
         }

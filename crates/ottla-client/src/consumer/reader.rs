@@ -97,7 +97,7 @@ impl PartitionReader {
                         }
                         if record.offset >= self.position {
                             self.position = record.offset + 1;
-                            records.push(shown(&self.topic_partition, record));
+                            records.push(shown(&self.topic_partition, self.leader_epoch, record));
                         }
                         continue;
                     }
@@ -168,12 +168,13 @@ pub(super) fn sound_bytes(bytes: &Bytes) -> usize {
 }
 
 #[inline]
-fn shown(topic_partition: &TopicPartition, record: Record) -> ConsumerRecord {
+fn shown(topic_partition: &TopicPartition, leader_epoch: i32, record: Record) -> ConsumerRecord {
     // most records have no headers
     let headers = if record.headers.is_empty() { Vec::new() } else { shown_headers(record.headers) };
     ConsumerRecord {
         topic_partition: topic_partition.clone(),
         offset: record.offset,
+        leader_epoch,
         timestamp: record.timestamp,
         key: record.key,
         value: record.value,

@@ -157,12 +157,13 @@ pub struct Rebalance<'a> {
 }
 
 impl Rebalance<'_> {
-    /// Commits the positions of all assigned partitions and waits for the answer.
+    /// Commits the positions of all assigned partitions and waits for the answer. If the future is dropped, they may
+    /// be committed.
     pub async fn commit_positions(&self) -> Result<(), CommitError> {
         self.core.commit(self.core.fetcher.positions(|_| true))?.wait().await
     }
 
-    /// Commits these offsets and waits for the answer.
+    /// Commits these offsets and waits for the answer. If the future is dropped, they may be committed.
     pub async fn commit_offsets(&self, offsets: &[OffsetToCommit]) -> Result<(), CommitError> {
         self.core.commit(offsets.to_vec())?.wait().await
     }
@@ -183,6 +184,7 @@ impl Rebalance<'_> {
     }
 
     /// What the group has committed for these partitions; waits while a transaction holds an offset open.
+    /// Cancel-safe.
     pub async fn committed(
         &self,
         partitions: &[TopicPartition],

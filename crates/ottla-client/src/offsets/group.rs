@@ -32,15 +32,18 @@ pub(crate) async fn committed(
     group_id: &Text,
     partitions: Option<&[TopicPartition]>,
 ) -> Result<Vec<CommittedOffset>, OffsetsError> {
-    committed_with(cluster, group_id, partitions, true).await
+    committed_by(cluster, group_id, partitions, true, None).await
 }
 
-/// The same; with `stable` false, what open transactions hold is passed over instead of waited for.
-pub(crate) async fn committed_with(
+/// The same; with `stable` false, what open transactions hold is passed over instead of waited for. With a member's id
+/// and epoch (KIP-848) a broker that knows of them refuses a member that has been replaced: what it would begin from
+/// is somebody else's.
+pub(crate) async fn committed_by(
     cluster: &Cluster,
     group_id: &Text,
     partitions: Option<&[TopicPartition]>,
     stable: bool,
+    member: Option<(Text, i32)>,
 ) -> Result<Vec<CommittedOffset>, OffsetsError> {
     let topics = partitions.map(|partitions| {
         let mut topics: BTreeMap<Text, OffsetFetchRequestTopics> = BTreeMap::new();
@@ -53,7 +56,9 @@ pub(crate) async fn committed_with(
     });
     let group =
         OffsetFetchRequestGroup { group_id: group_id.clone(), topics, ..OffsetFetchRequestGroup::default() };
-    let group = OffsetFetchRequestGroup { member_epoch: -1, ..group };
+    let (member_id, member_epoch) =
+        member.map_or((None, -1), |(member_id, member_epoch)| (Some(member_id), member_epoch));
+    let group = OffsetFetchRequestGroup { member_id, member_epoch, ..group };
     let request =
         OffsetFetchRequest { groups: vec![group], require_stable: stable, ..OffsetFetchRequest::default() };
     let deadline = cluster.deadline();

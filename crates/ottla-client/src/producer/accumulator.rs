@@ -51,8 +51,6 @@ pub(super) struct Orders {
     pub(super) transaction: u64,
     /// What is not in flight is given up instead of sent.
     pub(super) discarding: bool,
-    /// Of the transaction; nobody's without one.
-    pub(super) span: Span,
 }
 
 /// A batch on its way: the records and whom to tell.
@@ -62,6 +60,8 @@ pub(super) struct NewBatch {
     pub(super) topic_partition: TopicPartition,
     pub(super) builder: BatchBuilder,
     pub(super) created: Instant,
+    /// The span of the transaction that it is taken for.
+    pub(super) parent: Span,
     outcome: watch::Sender<Vec<Part>>,
     room: OwnedSemaphorePermit,
 }
@@ -113,6 +113,8 @@ struct State {
     /// First failure since it was last taken.
     failure: Option<DeliveryError>,
     orders: Orders,
+    /// Of the transaction; nobody's without one.
+    span: Span,
     /// The coordinator may know of this transaction.
     asked: bool,
     /// A batch that has a sequence was given up, or may have been lost.
@@ -163,8 +165,8 @@ impl Accumulator {
                     generation: 0,
                     transaction: 0,
                     discarding: false,
-                    span: Span::none(),
                 },
+                span: Span::none(),
                 asked: false,
                 hole: false,
                 closed: false,
@@ -272,7 +274,7 @@ impl Accumulator {
         state.orders.protocol = protocol;
         state.orders.transaction += 1;
         state.orders.discarding = false;
-        state.orders.span = Span::none();
+        state.span = Span::none();
         state.failure = None;
         state.asked = false;
         state.hole = false;
@@ -280,7 +282,7 @@ impl Accumulator {
 
     /// What is done from here on is done within this span.
     pub(super) fn enter(&self, span: Span) {
-        self.state().orders.span = span;
+        self.state().span = span;
     }
 
     /// Whether the coordinator may know of this transaction: something was sent since `begin`.
@@ -388,8 +390,9 @@ impl Accumulator {
         }
         let (hurry_below, short) = (state.hurry_below, state.waiting_for_room > 0);
         let queue = state.queues.get_mut(topic_partition).ok_or(None)?;
-        if let Some(batch) = queue.ready.pop_front() {
+        if let Some(mut batch) = queue.ready.pop_front() {
             state.asked = true;
+            batch.parent = state.span.clone();
             return Ok(batch);
         }
         let due = match &queue.open {
@@ -400,9 +403,10 @@ impl Accumulator {
         if due > now {
             return Err(Some(due));
         }
-        let batch = queue.open.take().expect("looked at above");
+        let mut batch = queue.open.take().expect("looked at above");
         state.queues.remove(topic_partition);
         state.asked = true;
+        batch.parent = state.span.clone();
         Ok(batch)
     }
 
@@ -517,6 +521,7 @@ impl State {
                     topic_partition: topic_partition.clone(),
                     builder: BatchBuilder::new(settings.compression),
                     created: time::now(),
+                    parent: Span::none(),
                     outcome: watch::Sender::new(Vec::new()),
                     room,
                 });

@@ -330,7 +330,7 @@ impl Sender {
             return None;
         }
         match self.accumulator.take(topic_partition, self.orders.transaction, now) {
-            Ok(batch) => Some(assign(queue, &self.orders, batch)),
+            Ok(batch) => Some(assign(queue, &self.orders.identity, batch)),
             Err(Some(due)) => {
                 *next = (*next).min(due);
                 None
@@ -341,10 +341,10 @@ impl Sender {
 }
 
 /// Gives a new batch its sequence.
-fn assign(queue: &mut PartitionQueue, orders: &Orders, batch: NewBatch) -> (u64, Bytes) {
-    let (created, identity) = (batch.created, &orders.identity);
+fn assign(queue: &mut PartitionQueue, identity: &Identity, batch: NewBatch) -> (u64, Bytes) {
+    let created = batch.created;
     let span = tracing::debug_span!(
-        parent: &orders.span,
+        parent: &batch.parent,
         "batch",
         partition = %batch.topic_partition,
         records = batch.builder.records_count(),

@@ -171,6 +171,51 @@ impl TransactionError {
 /// one.commit().await.unwrap();
 /// # }
 /// ```
+///
+/// Nothing can be sent outside of one:
+///
+/// ```compile_fail
+/// # async fn example(mut producer: ottla_client::TransactionalProducer) {
+/// producer.begin().await.unwrap().commit().await.unwrap();
+/// producer.send(ottla_client::Record::to("totals").value("3")).await.unwrap();
+/// # }
+/// ```
+///
+/// nor in one that has ended, whether it was committed or its producer was fenced off meanwhile:
+///
+/// ```compile_fail
+/// # async fn example(mut producer: ottla_client::TransactionalProducer) {
+/// let transaction = producer.begin().await.unwrap();
+/// if let Err(ottla_client::TransactionError::Fenced { .. }) = transaction.commit().await {
+///     transaction.send(ottla_client::Record::to("totals").value("3")).await.unwrap();
+/// }
+/// # }
+/// ```
+///
+/// nor with a producer that was closed:
+///
+/// ```compile_fail
+/// # async fn example(mut producer: ottla_client::TransactionalProducer) {
+/// producer.close().await.unwrap();
+/// producer.begin().await.unwrap();
+/// # }
+/// ```
+///
+/// That a producer was fenced off is known at run time only: every call on it returns the same
+/// [`TransactionError::Fenced`] from then on, and asks no broker. What does compile, so that the three above fail
+/// for what they show:
+///
+/// ```
+/// # async fn example(mut producer: ottla_client::TransactionalProducer) {
+/// let transaction = producer.begin().await.unwrap();
+/// transaction.send(ottla_client::Record::to("totals").value("3")).await.unwrap();
+/// if let Err(ottla_client::TransactionError::Fenced { .. }) = transaction.commit().await {
+///     return;
+/// }
+/// producer.begin().await.unwrap().commit().await.unwrap();
+/// producer.close().await.unwrap();
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TransactionalProducer {
     pub(super) core: Core,

@@ -127,6 +127,7 @@ impl TransactionalProducer {
     }
 
     pub(super) fn fail(&mut self, error: TransactionError) -> TransactionError {
+        self.core.accumulator.enter(tracing::Span::none());
         std::mem::replace(&mut self.span, tracing::Span::none())
             .record("outcome", tracing::field::display(&error));
         self.fatal = Some(error.clone());

@@ -143,8 +143,9 @@ impl Fetcher {
         }
         let (cluster, settings, report) =
             (self.cluster.clone(), Arc::clone(&self.settings), self.report.clone());
+        let member = self.member.clone();
         self.tasks.spawn("consumer-positions", async move {
-            let looked = positions::look_up(&cluster, &settings, sought).await;
+            let looked = positions::look_up(&cluster, &settings, member.as_deref(), sought).await;
             let _ = report.send(Report::Looked(looked)).await; // the consumer has ended: fine
         });
     }

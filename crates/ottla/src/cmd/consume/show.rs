@@ -97,6 +97,7 @@ mod tests {
         let record = ConsumerRecord {
             topic_partition: TopicPartition::new("t", 3),
             offset: 7,
+            leader_epoch: 0,
             timestamp: 0,
             key: Some(Bytes::from_static(b"k")),
             value: Some(Bytes::from_static(b"\xff")),

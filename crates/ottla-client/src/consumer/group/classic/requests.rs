@@ -12,6 +12,7 @@ use ottla_protocol::messages::{
     HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, Request, SyncGroupRequest,
 };
 use ottla_protocol::types::Text;
+use tracing::{Instrument, Span};
 
 use super::super::GroupError;
 use super::super::subscription;
@@ -109,7 +110,8 @@ impl Protocol {
         &mut self,
         owned: &[TopicPartition],
     ) -> Result<Vec<TopicPartition>, Trouble> {
-        let joined = self.join_group(owned).await?;
+        let span = self.span("join");
+        let joined = self.join_group(owned).instrument(span).await?;
         let settings = std::sync::Arc::clone(&self.member.settings);
         let name = joined.protocol_name.as_ref().map_or("", Text::as_str);
         let Some(assignor) = settings.assignors.iter().find(|assignor| assignor.name() == name) else {
@@ -120,7 +122,8 @@ impl Protocol {
         self.snapshot = None;
         let is_leader = joined.leader == self.member_id && !joined.skip_assignment;
         let assignments = if is_leader { self.assign(assignor, &joined).await? } else { Vec::new() };
-        let bytes = self.sync_group(assignor, assignments).await?;
+        let span = self.span("sync");
+        let bytes = self.sync_group(assignor, assignments).instrument(span).await?;
         let Some(partitions) = subscription::decode_assignment(&bytes) else {
             return Err(self.unusable("SyncGroup", "the leader's assignment cannot be read".to_owned()));
         };
@@ -129,6 +132,11 @@ impl Protocol {
         self.member.shared.set_rebalancing(false);
         tracing::debug!(group_id = %self.member.group_id, generation_id, is_leader, assignor = assignor.name(), count = partitions.len(), "joined");
         Ok(partitions)
+    }
+
+    fn span(&self, phase: &'static str) -> Span {
+        let (group_id, generation) = (&self.member.group_id, self.generation_id);
+        tracing::info_span!("rebalance", phase, %group_id, generation)
     }
 
     fn unusable(&self, during: &'static str, problem: String) -> Trouble {
