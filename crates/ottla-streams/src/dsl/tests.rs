@@ -1,6 +1,7 @@
 //! Every operator against a naive model, over a world with commits, rollbacks and restarts at random.
 
 mod aggregates;
+mod crashes;
 mod joins;
 mod sessions;
 mod stateless;

@@ -67,6 +67,9 @@ pub(crate) struct WindowEntry<K, V> {
     pub(crate) timestamp: i64,
 }
 
+/// Entries with their keys as stored.
+type Piece<K, V> = Vec<(Bytes, WindowEntry<K, V>)>;
+
 impl<K: 'static, V: 'static> WindowStore<K, V> {
     /// Reads a snapshot of the task that has it.
     pub fn read<'a>(&'a self, committed: &'a Committed) -> Result<WindowReader<'a, K, V>, StoreError> {
@@ -217,7 +220,7 @@ impl<K: 'static, V: 'static> WindowStore<K, V> {
         (from, to): (i64, i64),
         after: Option<Bytes>,
         limit: usize,
-    ) -> Result<Vec<(Bytes, WindowEntry<K, V>)>, StoreError> {
+    ) -> Result<Piece<K, V>, StoreError> {
         let reader = self.reader(core)?;
         let mut range = reader.span(from, to);
         if let Some(after) = after {

@@ -35,7 +35,9 @@ proptest! {
         let mut world = World::new(&topology(), seed);
         events.iter().for_each(|event| world.text("in", &event.key, &event.value.to_string(), event.timestamp));
         world.run();
-        let mut model: BTreeMap<&str, (i64, i64, (i64, i64), i64)> = BTreeMap::new();
+        // Count, largest, span, time.
+        type Folded = (i64, i64, (i64, i64), i64);
+        let mut model: BTreeMap<&str, Folded> = BTreeMap::new();
         let (mut counts, mut largest, mut spans): (Vec<Row>, Vec<Row>, Vec<Row>) = Default::default();
         for event in &events {
             let entry = model.entry(&event.key).or_insert((0, i64::MIN, (i64::MAX, i64::MIN), i64::MIN));
