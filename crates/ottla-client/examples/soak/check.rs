@@ -1,5 +1,8 @@
 //! The exact check: per key the numbers 0, 1, 2, ... without gap, repetition or swap, read anew from the beginning.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use ottla_client::{

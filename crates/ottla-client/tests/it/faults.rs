@@ -17,13 +17,13 @@ use crate::support::{Cluster, client, run};
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 4;
 
-async fn create(cluster: &Cluster) {
+pub(crate) async fn create(cluster: &Cluster) {
     let admin = Admin::connect(client(&cluster.direct)).await.expect("connected");
     admin.create_topic(&NewTopic::new(Text::from_static(TOPIC), PARTITIONS)).await.expect("created");
 }
 
 /// Every value of the topic by partition, in order, as a `read_committed` reader sees them.
-async fn values(settings: ClientSettings) -> BTreeMap<i32, Vec<u64>> {
+pub(crate) async fn values(settings: ClientSettings) -> BTreeMap<i32, Vec<u64>> {
     let mut consumer = Consumer::connect(ConsumerSettings::new(settings)).await.expect("connected");
     let topic = Text::from_static(TOPIC);
     consumer.assign_topic(&topic, StartAt::Beginning).await.expect("assigned");
