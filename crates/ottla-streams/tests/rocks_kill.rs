@@ -52,7 +52,7 @@ fn child() {
     loop {
         number += 1;
         engine.write(batch(number)).expect("written");
-        if mode != "wal" && number % 41 == 0 {
+        if ["wal-small", "off"].contains(&mode) && number % 41 == 0 {
             engine.flush().expect("flushed");
         }
         writeln!(out, "@{number}").and_then(|()| out.flush()).expect("the parent reads");
@@ -291,4 +291,74 @@ fn memory_budget_is_shared() {
     drop(idle);
     let idle = engine("idle");
     assert_eq!(number_in(&idle), number);
+}
+
+/// A small file system of its own, where we may make one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = format!("size={size}");
+        let path = folder.path().display().to_string();
+        let arguments = ["-t", "tmpfs", "-o", &options, "tmpfs", &path];
+        let mounted = process::spawn(OsStr::new("mount"), &arguments, false, Output::Null, Output::Null)
+            .and_then(|mut mount| mount.wait());
+        mounted.is_ok_and(|status| status.success()).then_some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let path = self.0.path().display().to_string();
+        let unmounted =
+            process::spawn(OsStr::new("umount"), &["-l", &path], false, Output::Null, Output::Null);
+        assert!(unmounted.and_then(|mut umount| umount.wait()).is_ok(), "{path} stays mounted");
+    }
+}
+
+/// Proves C14 on a disk that is full: the batch is refused as an error of the disk, reads go on, no part of it is
+/// there, and the same batch goes through when there is room again, without opening the engine again.
+#[test]
+fn c14_full_disk() {
+    let Some(disk) = SmallDisk::mount("6m") else {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    };
+    let filler = disk.0.path().join("filler");
+    files::write(&filler, &vec![7; 5 << 20]).expect("written");
+    let folder = disk.0.path().join("db");
+    let mut engine = open(&folder, "wal-small").expect("opened");
+    let mut number = 0;
+    let error = loop {
+        assert!(number < 5_000, "the disk does not fill up");
+        if let Err(error) = engine.write(batch(number + 1)) {
+            break error;
+        }
+        number += 1;
+    };
+    assert!(matches!(error, EngineError::Io { during: "written", .. }), "{error}");
+    let seen = number_in(&engine);
+    assert!(seen == number || seen == number + 1, "whole or absent: {seen} after {number}");
+    assert!(same(&engine, &Model::at(seen)));
+    files::remove(&filler).expect("removed");
+    let deadline = time::now() + Duration::from_secs(30);
+    let mut tries = 0;
+    while let Err(error) = engine.write(batch(number + 1)) {
+        assert!(matches!(error, EngineError::Io { .. }), "{error}");
+        assert!(time::now() < deadline, "{error}");
+        tries += 1;
+        pause(50);
+    }
+    eprintln!("full after batch {number}; with room again it took {tries} more tries");
+    assert!(same(&engine, &Model::at(number + 1)));
+    drop(engine);
+    let engine = open(&folder, "wal-small").expect("opened");
+    assert_eq!(number_in(&engine), number + 1);
+    assert!(same(&engine, &Model::at(number + 1)));
+}
+
+fn pause(ms: u64) {
+    let (_keep, never) = std::sync::mpsc::channel::<()>();
+    let _ = never.recv_timeout(Duration::from_millis(ms));
 }

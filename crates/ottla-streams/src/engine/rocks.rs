@@ -11,6 +11,9 @@
 //! All engines of a process share one block cache and one budget for memory that is not in files yet: whoever writes
 //! beyond it flushes the largest, also when that is another task's.
 //!
+//! A disk that is full refuses the batch; RocksDB goes on by itself within seconds once twice the budget is free, and
+//! the same batch may be written again.
+//!
 //! Place in the walk: see [`super`]. Not here: setting damaged folders aside ([`crate::state_dir`]).
 
 mod budget;

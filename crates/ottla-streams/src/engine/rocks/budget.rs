@@ -22,6 +22,10 @@ impl Budget {
         Self { bytes_max, members: Mutex::new(Vec::new()) }
     }
 
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     pub(super) fn join(&self, engine: &Arc<Inner>) {
         self.locked().push(Arc::downgrade(engine));
     }

@@ -7,8 +7,9 @@ use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLe
 
 use super::budget::Budget;
 
-/// Larger than any budget, so that RocksDB never switches buffers on its own.
-const WRITE_BUFFER_BYTES: usize = 4 << 30;
+/// How much larger a family's buffer is than the budget of all, so that RocksDB never switches buffers on its own. Not
+/// much more: after a full disk RocksDB goes on when so many bytes are free.
+const WRITE_BUFFER_PER_BUDGET: u64 = 2;
 /// What a family takes at least; small, since a process has tasks times stores of them.
 const ARENA_BLOCK_BYTES: usize = 32 << 10;
 /// Buffers of a family: one in use, two on their way to files. Then writers wait.
@@ -121,7 +122,10 @@ pub(super) fn family(shared: &RocksShared) -> Options {
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_arena_block_size(ARENA_BLOCK_BYTES);
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX);
-    let control = shared.settings().broken_flush_per_family;
-    options.set_write_buffer_size(if control { 64 << 10 } else { WRITE_BUFFER_BYTES });
+    let bytes = match shared.settings().broken_flush_per_family {
+        true => 64 << 10,
+        false => shared.budget().bytes_max() * WRITE_BUFFER_PER_BUDGET,
+    };
+    options.set_write_buffer_size(usize::try_from(bytes).unwrap_or(usize::MAX));
     options
 }
