@@ -310,7 +310,9 @@ fn reason(code: ErrorCode) -> &'static str {
             "the producer's epoch is over: another producer has taken over, or its transaction was ended"
         }
         ErrorCode::InvalidProducerIdMapping => "the transactional id is unknown or has another producer id",
-        ErrorCode::ConcurrentTransactions => "the producer's previous transaction is being completed",
+        ErrorCode::ConcurrentTransactions => {
+            "the producer's previous transaction is being completed, or max.open.transactions are open already"
+        }
         ErrorCode::OutOfOrderSequenceNumber => "the batch does not continue the producer's sequence",
         ErrorCode::InvalidTxnState => "a batch outside of the transaction that its producer has open here",
         code => code.name(),

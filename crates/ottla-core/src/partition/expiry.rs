@@ -22,6 +22,8 @@ const SLOTS_PER_TICK: u32 = 1 << 16;
 
 /// A producer that has not written for so long is packed, ms: longer than a client waits before it sends again.
 const PACKED_AFTER_MS: i64 = 60_000;
+/// Slots that one tick looks at for producers that rest: packing one costs more than looking at it.
+const PACKED_SLOTS_PER_TICK: u32 = 1 << 13;
 /// How often producers that rest are looked for, ms.
 const PACK_INTERVAL_MS: i64 = 60_000;
 
@@ -32,7 +34,7 @@ fn pack(step: &mut Step<'_>) {
         return;
     }
     let from = step.state.volatile.pack_cursor;
-    let next = from.saturating_add(SLOTS_PER_TICK);
+    let next = from.saturating_add(PACKED_SLOTS_PER_TICK);
     let before = ShardTime(now.0.saturating_sub(PACKED_AFTER_MS));
     step.state.partitions.pack_idle_producers(from, next, before);
     if next < step.state.partitions.producer_slots() {

@@ -74,14 +74,20 @@ impl Unpacker<'_> {
     fn unsigned(&mut self) -> u64 {
         let (mut value, mut shift) = (0, 0);
         loop {
-            let (byte, rest) = self.0.split_first().expect("it was packed whole");
-            self.0 = rest;
+            let byte = self.byte();
             value |= u64::from(byte & 0x7f) << shift;
-            if *byte < 0x80 {
+            if byte < 0x80 {
                 return value;
             }
             shift += 7;
         }
+    }
+
+    #[inline]
+    fn byte(&mut self) -> u8 {
+        let (byte, rest) = self.0.split_first().expect("it was packed whole");
+        self.0 = rest;
+        *byte
     }
 
     #[inline]
@@ -91,9 +97,40 @@ impl Unpacker<'_> {
     }
 }
 
-/// Sequence at which a batch of this many records more than one ends right in front of `sequence`.
-fn sequence_before(sequence: i32, last_offset_delta: i32) -> i32 {
-    sequence.wrapping_sub(last_offset_delta).wrapping_sub(1) & i32::MAX
+/// What a batch usually is that stands in front of another one, or, the last one, at the end.
+struct Expected {
+    sequence: i32,
+    offset: i64,
+    timestamp: i64,
+}
+
+impl Expected {
+    fn before(behind: Option<&CachedBatch>, last_offset_delta: i32, last_timestamp: i64) -> Self {
+        match behind {
+            None => Self { sequence: 0, offset: 0, timestamp: last_timestamp },
+            Some(next) => Self {
+                sequence: next.first_sequence.wrapping_sub(last_offset_delta).wrapping_sub(1) & i32::MAX,
+                offset: next.base_offset.wrapping_sub(last_offset_delta.into()).wrapping_sub(1),
+                timestamp: next.max_timestamp,
+            },
+        }
+    }
+}
+
+/// Whether a batch has as many records as the one behind it, whose sequence continues its own.
+fn is_regular(batch: &CachedBatch, next: &CachedBatch) -> bool {
+    batch.last_offset_delta == next.last_offset_delta
+        && batch.first_sequence == Expected::before(Some(next), batch.last_offset_delta, 0).sequence
+}
+
+/// Bits of the byte that holds the number of batches; the others say which batches are regular.
+const COUNT_BITS: u32 = 3;
+const _: () = assert!(BATCHES_MAX < 1 << COUNT_BITS && BATCHES_MAX - 1 <= 8 - COUNT_BITS as usize);
+
+/// One bit for each batch but the last.
+fn regular_batches(state: &ProducerState) -> u8 {
+    let pairs = state.batches().windows(2).enumerate();
+    pairs.fold(0, |bits, (at, pair)| bits | (u8::from(is_regular(&pair[0], &pair[1])) << at))
 }
 
 fn pack(state: &ProducerState) -> Slot {
@@ -105,23 +142,17 @@ fn pack(state: &ProducerState) -> Slot {
     packer.signed(state.coordinator_epoch.into());
     packer.signed(state.last_append_time);
     packer.signed(state.last_timestamp.wrapping_sub(state.last_append_time));
-    packer.byte(state.batches_count);
+    packer.byte(state.batches_count | (regular_batches(state) << COUNT_BITS));
     // From the last one back, each as it differs from what usually stands in front of the one behind it.
     let mut behind: Option<&CachedBatch> = None;
     for batch in state.batches().iter().rev() {
-        let delta = batch.last_offset_delta;
-        let (sequence, offset, timestamp) = match behind {
-            None => (0, 0, state.last_timestamp),
-            Some(next) => (
-                sequence_before(next.first_sequence, delta),
-                next.base_offset.wrapping_sub(delta.into()).wrapping_sub(1),
-                next.max_timestamp,
-            ),
-        };
-        packer.signed(delta.into());
-        packer.signed(i64::from(batch.first_sequence) - i64::from(sequence));
-        packer.signed(batch.base_offset.wrapping_sub(offset));
-        packer.signed(batch.max_timestamp.wrapping_sub(timestamp));
+        let before = Expected::before(behind, batch.last_offset_delta, state.last_timestamp);
+        if behind.is_none_or(|next| !is_regular(batch, next)) {
+            packer.signed(batch.last_offset_delta.into());
+            packer.signed(i64::from(batch.first_sequence) - i64::from(before.sequence));
+        }
+        packer.signed(batch.base_offset.wrapping_sub(before.offset));
+        packer.signed(batch.max_timestamp.wrapping_sub(before.timestamp));
         behind = Some(batch);
     }
     let packed = &packer.bytes[..packer.length];
@@ -145,23 +176,20 @@ fn unpack(packed: &[u8]) -> ProducerState {
     state.coordinator_epoch = int(packed.signed());
     state.last_append_time = packed.signed();
     state.last_timestamp = state.last_append_time.wrapping_add(packed.signed());
-    state.batches_count = u8::try_from(packed.unsigned()).expect(FITS);
+    let counts = packed.byte();
+    state.batches_count = counts & ((1 << COUNT_BITS) - 1);
+    let regular = counts >> COUNT_BITS;
     let mut behind: Option<CachedBatch> = None;
     for at in (0..usize::from(state.batches_count)).rev() {
-        let last_offset_delta = int(packed.signed());
-        let (sequence, offset, timestamp) = match behind {
-            None => (0, 0, state.last_timestamp),
-            Some(next) => (
-                sequence_before(next.first_sequence, last_offset_delta),
-                next.base_offset.wrapping_sub(last_offset_delta.into()).wrapping_sub(1),
-                next.max_timestamp,
-            ),
-        };
+        let regular_delta = behind.filter(|_| regular & (1 << at) != 0).map(|next| next.last_offset_delta);
+        let last_offset_delta = regular_delta.unwrap_or_else(|| int(packed.signed()));
+        let before = Expected::before(behind.as_ref(), last_offset_delta, state.last_timestamp);
+        let sequence = if regular_delta.is_some() { 0 } else { packed.signed() };
         let batch = CachedBatch {
-            first_sequence: int(i64::from(sequence) + packed.signed()),
+            first_sequence: int(i64::from(before.sequence) + sequence),
             last_offset_delta,
-            base_offset: offset.wrapping_add(packed.signed()),
-            max_timestamp: timestamp.wrapping_add(packed.signed()),
+            base_offset: before.offset.wrapping_add(packed.signed()),
+            max_timestamp: before.timestamp.wrapping_add(packed.signed()),
         };
         state.batches[at] = batch;
         behind = Some(batch);
@@ -328,7 +356,17 @@ mod tests {
                 (any::<u32>(), any::<i64>(), any::<i16>(), any::<i32>()),
             (last_timestamp, last_append_time) in (any::<i64>(), any::<i64>()),
             batches in prop::collection::vec(batch(), 0..=BATCHES_MAX),
+            continues in prop::collection::vec(any::<bool>(), BATCHES_MAX),
         ) {
+            let mut batches = batches;
+            for at in 1..batches.len() {
+                if continues[at] {
+                    let before = batches[at - 1];
+                    batches[at].last_offset_delta = before.last_offset_delta;
+                    let sequence = i64::from(before.last_sequence()) + 1;
+                    batches[at].first_sequence = (sequence & i64::from(i32::MAX)) as i32;
+                }
+            }
             let mut state = ProducerState::new(partition_slot, producer_id, epoch);
             state.coordinator_epoch = coordinator_epoch;
             state.last_timestamp = last_timestamp;
@@ -346,17 +384,17 @@ mod tests {
     #[test]
     fn usual_producers_fit_into_their_slots() {
         const NOW: i64 = 1_790_000_000_000;
-        let mut state = ProducerState::new(70_000, 123_456_789, 0);
+        let mut state = ProducerState::new(700, 123_456_789, 0);
         state.coordinator_epoch = 12;
         state.last_append_time = NOW;
         state.last_timestamp = NOW - 900;
         for at in 0..5 {
             let step = at as i32;
             state.batches[at] = CachedBatch {
-                first_sequence: 100_000 + 10 * step,
+                first_sequence: 1000 + 10 * step,
                 last_offset_delta: 9,
-                base_offset: 5_000_000_000 + i64::from(50 * step),
-                max_timestamp: NOW - 900 - i64::from(60 * (4 - step)),
+                base_offset: 5_000_000_000 + i64::from(10_000 * step),
+                max_timestamp: NOW - 900 - i64::from(1000 * (4 - step)),
             };
         }
         state.batches_count = 5;
