@@ -72,6 +72,8 @@ pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 pub const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 /// How often it is looked for files to drop or rewrite.
 pub const FILES_INTERVAL: Duration = Duration::from_secs(5);
+/// When it is first looked for what retention allows to go, after a start. As Kafka.
+pub const RETENTION_DELAY: Duration = Duration::from_secs(30);
 /// Log starts that one decision of retention moves at most.
 pub const LOG_STARTS_PER_DECISION: usize = 1000;
 /// How long an orderly shutdown waits for answers to leave (`shutdown.timeout.ms`).

@@ -211,7 +211,10 @@ impl Options {
         }
         let is_of_files = matches!(
             bug,
-            Bug::UnlinkBeforeRecord | Bug::RecordBeforeSync | Bug::RewriteUnsnapshotted | Bug::LogStartInMemory
+            Bug::UnlinkBeforeRecord
+                | Bug::RecordBeforeSync
+                | Bug::RewriteUnsnapshotted
+                | Bug::LogStartInMemory
         );
         if is_of_files {
             options.tidy_mean_ms = 100;

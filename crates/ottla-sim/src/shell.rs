@@ -23,8 +23,8 @@ use ottla_env::rng::{Rng, SeededRng};
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
 use ottla_storage::{
-    AppendError, DurableEnd, FilePreparer, Levels, LogOptions, LogReader, LogWriter, SnapshotInfo, SnapshotStore,
-    SnapshotWriter,
+    AppendError, DurableEnd, FilePreparer, Levels, LogOptions, LogReader, LogWriter, SnapshotInfo,
+    SnapshotStore, SnapshotWriter,
 };
 
 pub(crate) use load::{LoadError, difference};

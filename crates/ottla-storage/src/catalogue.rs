@@ -178,7 +178,8 @@ impl Catalogue {
 
     /// As the first chunk of a snapshot.
     pub(crate) fn encode(&self) -> Bytes {
-        let all = FilesEdit { chain: self.chain, removed: Vec::new(), added: self.listed().copied().collect() };
+        let all =
+            FilesEdit { chain: self.chain, removed: Vec::new(), added: self.listed().copied().collect() };
         let mut out = BytesMut::new();
         out.put_u64(self.next_data);
         out.put_slice(&all.encode());
@@ -200,13 +201,7 @@ mod tests {
     use super::*;
 
     fn live(file: FileId) -> LiveFile {
-        let seal = Seal {
-            file,
-            nonce: 7,
-            length: 8192,
-            last_sequence: FrameSequence(3),
-            last_header_crc: 9,
-        };
+        let seal = Seal { file, nonce: 7, length: 8192, last_sequence: FrameSequence(3), last_header_crc: 9 };
         LiveFile { seal, is_settled: file.is_data(), newest_source: FileId(4) }
     }
 

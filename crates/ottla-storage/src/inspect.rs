@@ -160,10 +160,11 @@ pub fn inspect(
         offsets.file = at;
         let io = |source| OpenError::Io { name: id.file_name(), source };
         let by_next = next.and_then(|next| next.header.as_ref()).map(|next| next.previous);
-        let seal = match by_next.or_else(|| catalogue.listed().map(|live| live.seal).find(|seal| seal.file == id)) {
-            None if next.is_none() && !is_newest => own_seal(disk, id).map_err(io)?,
-            seal => seal,
-        };
+        let seal =
+            match by_next.or_else(|| catalogue.listed().map(|live| live.seal).find(|seal| seal.file == id)) {
+                None if next.is_none() && !is_newest => own_seal(disk, id).map_err(io)?,
+                seal => seal,
+            };
         let file = inspect_file(disk, shard_id, &headers[at], seal, !is_newest, &mut offsets).map_err(io)?;
         read += headers[at].bytes;
         progress(read, total);

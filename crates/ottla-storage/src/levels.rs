@@ -30,8 +30,8 @@ use crate::shared::Shared;
 use crate::survey::{self, Account, Part};
 use crate::writer::FilesChange;
 
-/// So many small files in a row are put together.
-const SMALL_FILES_MAX: usize = 16;
+/// So many small files are put together.
+const SMALL_FILES: usize = 16;
 
 /// What is alive, by published bounds.
 pub trait Alive {
@@ -78,12 +78,15 @@ pub struct Levels {
     shared: Arc<Shared>,
     /// Damaged files: their bytes are kept as they are.
     untouched: BTreeSet<FileId>,
+    /// Files that this opening has written, and what of them seemed to be garbage at once: a log start inside a batch
+    /// leaves the whole batch, and writing it anew would not help.
+    kept_garbage: BTreeMap<FileId, Option<u64>>,
     figures: LevelsFigures,
 }
 
 impl Levels {
     pub(crate) fn new(shared: Arc<Shared>, untouched: BTreeSet<FileId>) -> Self {
-        Self { shared, untouched, figures: LevelsFigures::default() }
+        Self { shared, untouched, kept_garbage: BTreeMap::new(), figures: LevelsFigures::default() }
     }
 
     /// Looks for what is to be done next and does it up to the change, which is to be appended. None when there is
@@ -153,6 +156,12 @@ impl Levels {
     }
 
     fn count(&mut self, accounts: &[Account]) {
+        let there: BTreeMap<FileId, u64> =
+            accounts.iter().map(|account| (account.live.seal.file, account.garbage_bytes())).collect();
+        self.kept_garbage.retain(|file, _| there.contains_key(file));
+        for (file, kept) in &mut self.kept_garbage {
+            kept.get_or_insert(there[file]);
+        }
         self.figures = LevelsFigures {
             files: accounts.len() as u64,
             data_files: accounts.iter().filter(|account| account.live.seal.file.is_data()).count() as u64,
@@ -214,14 +223,20 @@ impl Levels {
         Ok(stretches > 0 && bytes / stretches < options.extent_bytes_min)
     }
 
+    /// Garbage that goes when a file is rewritten.
+    fn reclaimable(&self, account: &Account) -> u64 {
+        let kept = self.kept_garbage.get(&account.live.seal.file).copied().flatten().unwrap_or(0);
+        account.garbage_bytes().saturating_sub(kept)
+    }
+
     /// When there is too much garbage: the file with the largest share of it, and its neighbours that are worth it.
     fn dirty(&self, accounts: &[Account]) -> Option<Vec<Account>> {
         let options = &self.shared.options.levels;
-        let garbage: u64 = accounts.iter().map(Account::garbage_bytes).sum();
+        let garbage: u64 = accounts.iter().map(|account| self.reclaimable(account)).sum();
         if garbage * 100 <= self.figures.bytes * options.garbage_percent {
             return None;
         }
-        let share = |account: &Account| account.garbage_bytes() * 1000 / account.live.seal.length.max(1);
+        let share = |account: &Account| self.reclaimable(account) * 1000 / account.live.seal.length.max(1);
         let (worst, most) =
             accounts.iter().enumerate().max_by_key(|(at, account)| (share(account), usize::MAX - at))?;
         if share(most) * 10 < options.garbage_percent * 100 {
@@ -240,13 +255,15 @@ impl Levels {
         Some(accounts[worst..end].to_vec())
     }
 
-    /// A row of small files.
+    /// The oldest small files, when they are many and can be put together.
     fn small(&self, accounts: &[Account]) -> Option<Vec<Account>> {
-        let small = self.shared.options.levels.data_file_bytes / SMALL_FILES_MAX as u64;
-        let is_small = |account: &Account| account.live.is_settled && account.live.seal.length < small;
-        let row = accounts.chunk_by(|one, other| is_small(one) && is_small(other));
-        let row = row.into_iter().find(|row| row.len() >= SMALL_FILES_MAX)?;
-        Some(row[..SMALL_FILES_MAX].to_vec())
+        let small = self.shared.options.levels.small_file_bytes();
+        let is_small = |account: &&Account| account.live.is_settled && account.live.seal.length < small;
+        let row: Vec<Account> = accounts.iter().filter(is_small).take(SMALL_FILES).cloned().collect();
+        let files = row.iter().map(|account| account.live.seal.file).collect();
+        let joins = row.len() == SMALL_FILES
+            && survey::parts(&self.shared, &files).iter().all(|part| part.is_contiguous);
+        joins.then_some(row)
     }
 
     fn rewrite(
@@ -271,6 +288,8 @@ impl Levels {
         match rewrite::rewrite(&self.shared, sources.collect(), newest, appended) {
             Ok(rewritten) => {
                 self.figures.bytes_rewritten += rewritten.bytes;
+                let written = rewritten.files.iter().map(|live| (live.seal.file, None));
+                self.kept_garbage.extend(written);
                 Ok(Some(self.change(files, accounts, rewritten)))
             }
             Err(RewriteFault::Damaged(file)) => {
@@ -295,7 +314,8 @@ impl Levels {
         let gone: BTreeSet<FileId> = removed.iter().copied().collect();
         let appended = accounts.iter().filter(|account| gone.contains(&account.live.seal.file));
         let newest = appended.filter_map(|account| account.appended).max().unwrap_or(0);
-        let written = new.files.iter().map(|live| live.seal.file).filter(|file| file.is_data() && !gone.is_empty());
+        let written =
+            new.files.iter().map(|live| live.seal.file).filter(|file| file.is_data() && !gone.is_empty());
         let appended = written.map(|file| (file, newest)).collect();
         let edit = self.edit(removed, new.files);
         let parts = survey::parts(&self.shared, &gone).into_iter();

@@ -114,6 +114,13 @@ pub struct LevelsOptions {
     pub garbage_percent: u64,
 }
 
+impl LevelsOptions {
+    /// Settled files below this are put together when there are many.
+    pub(crate) fn small_file_bytes(&self) -> u64 {
+        self.data_file_bytes / 16
+    }
+}
+
 impl Default for LevelsOptions {
     fn default() -> Self {
         Self {

@@ -94,7 +94,8 @@ impl LogReader {
                 point = range.last_offset + 1;
                 continue;
             }
-            let extents: Vec<Extent> = if excess > 0 { self.range_extents(partition, range)? } else { Vec::new() };
+            let extents: Vec<Extent> =
+                if excess > 0 { self.range_extents(partition, range)? } else { Vec::new() };
             for extent in extents.iter().filter(|extent| extent.last_offset >= log_start_offset) {
                 if u64::from(extent.bytes) > excess {
                     break;

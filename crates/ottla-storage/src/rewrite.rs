@@ -74,8 +74,7 @@ pub(crate) fn rewrite(
 ) -> Result<Rewritten, RewriteFault> {
     sources.sort_by_key(|source| (source.class, source.partition));
     let mut job = Job { shared, newest_source, appended, open: None, out: Rewritten::default() };
-    let done = job.copy_all(&sources).and_then(|()| job.close());
-    match done {
+    match job.copy_all(&sources) {
         Ok(()) => Ok(job.out),
         Err(fault) => {
             job.give_up();
@@ -95,12 +94,19 @@ struct Job<'a> {
 impl Job<'_> {
     fn copy_all(&mut self, sources: &[Source]) -> Result<(), RewriteFault> {
         let reader = LogReader { shared: self.shared.clone() };
-        for source in sources {
-            for range in &source.ranges {
-                self.copy(&reader, source, range)?;
+        for same_class in sources.chunk_by(|one, other| one.class == other.class) {
+            for source in same_class {
+                for range in &source.ranges {
+                    self.copy(&reader, source, range)?;
+                }
+            }
+            // What is kept for different times goes at different times; but a file is no smaller than it must be.
+            let small = self.shared.options.levels.small_file_bytes();
+            if self.open.as_ref().is_some_and(|file| file.bytes_with(0) >= small) {
+                self.close()?;
             }
         }
-        Ok(())
+        self.close()
     }
 
     fn copy(&mut self, reader: &LogReader, source: &Source, range: &FileRange) -> Result<(), RewriteFault> {
@@ -344,7 +350,9 @@ impl DataFile {
         loop {
             match scanner.step(Bodies::Check).map_err(|source| self.io(source))? {
                 Step::Frame(_) => {}
-                Step::End if footer.is_some() && scanner.last() == (seal.last_sequence, seal.last_header_crc) => {
+                Step::End
+                    if footer.is_some() && scanner.last() == (seal.last_sequence, seal.last_header_crc) =>
+                {
                     return Ok(());
                 }
                 Step::End => return Err(self.io(io::Error::other("a new file does not read back"))),

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use ottla_core::cluster::{CONTROL_PARTITION, Image};
 use ottla_core::cluster::config::TopicConfig;
+use ottla_core::cluster::{CONTROL_PARTITION, Image};
 use ottla_core::command::CommandBody;
 use ottla_env::clock::Clock;
 use ottla_protocol::types::TopicIdPartition;
@@ -21,7 +21,7 @@ use super::log_queue::{LogQueue, ToLog};
 use super::time::SharedTime;
 use super::view::View;
 use super::{Origin, ShardHandle};
-use crate::limits::{FILES_INTERVAL, LOG_STARTS_PER_DECISION};
+use crate::limits::{FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY};
 use crate::metrics::Metrics;
 
 /// The shortest wait between two looks.
@@ -55,7 +55,7 @@ struct Ended;
 impl FilesThread {
     /// Runs until the log ends.
     pub fn run(mut self) {
-        let mut retention_due = self.clock.monotonic();
+        let mut retention_due = self.clock.monotonic() + self.check_interval().min(RETENTION_DELAY);
         loop {
             let interval = self.check_interval();
             let wait = interval.min(FILES_INTERVAL).max(PAUSE_MIN);

@@ -20,6 +20,7 @@ use ottla_storage::{LogOptions, Opened};
 
 use super::desk::SurveyDesk;
 use super::events;
+use super::files::FilesThread;
 use super::inbox::{Inbox, Popped};
 use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
@@ -30,7 +31,6 @@ use super::snapshots;
 use super::time::{ShardClock, SharedTime};
 use super::unavailable::unavailable;
 use super::view::View;
-use super::files::FilesThread;
 use super::{Request, ShardHandle, is_transactional_v1, log_queue};
 use crate::limits::{
     OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,

@@ -43,7 +43,8 @@ impl Shell {
         let partition = candidates[rng.index(candidates.len())];
         let bounds = self.published[&partition].clone();
         let (start, end) = (bounds.log_start_offset, bounds.high_watermark);
-        let by_time = rng.one_in(2).then(|| self.clock.now().0 - i64::try_from(rng.below(4_000)).expect("small"));
+        let by_time =
+            rng.one_in(2).then(|| self.clock.now().0 - i64::try_from(rng.below(4_000)).expect("small"));
         let kept = Retention { from_timestamp: by_time, bytes: rng.one_in(2).then(|| rng.below(30_000)) };
         let Ok(point) = self.log.reader.retention_point(partition, start, end, kept) else { return };
         if point <= start {
