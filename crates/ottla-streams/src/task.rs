@@ -13,10 +13,13 @@
 pub(crate) mod core;
 mod error;
 mod inputs;
+mod making;
 mod metrics;
 pub(crate) mod node;
+mod taking;
 #[cfg(test)]
 mod tests;
+mod time;
 mod timers;
 
 use std::any::Any;
@@ -28,15 +31,14 @@ use ottla_client::TopicPartition;
 pub(crate) use self::core::Core;
 pub(crate) use self::error::Failure;
 pub use self::error::{Policies, Policy, ProcessError, RecordPosition, TaskError};
-use self::inputs::{Inputs, Taken};
+use self::inputs::Inputs;
+use self::making::{check_state, core, sources};
 pub use self::metrics::TaskMetrics;
 pub(crate) use self::node::Node;
 pub use self::timers::TimerClock;
-use self::timers::Timers;
 use crate::engine::StoreId;
 use crate::record::{Change, InputRecord, OutputRecord, RawRecord, TaskId};
 use crate::state::TaskState;
-use crate::topology::graph::NodeKind;
 use crate::topology::{SubTopology, Topology};
 
 /// Bytes of waiting records per input above which fetching pauses, unless set otherwise.
@@ -125,37 +127,6 @@ enum Kind {
     Decode,
     Process,
     Produce,
-}
-
-/// What a record that failed has left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Traces {
-    /// Nothing.
-    None,
-    /// Writes or outputs.
-    Some,
-    /// Nodes in an unknown condition.
-    Panic,
-}
-
-/// Where in a step something failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum During {
-    Record,
-    Time,
-    Timer,
-    Start,
-}
-
-impl During {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Record => "with a record",
-            Self::Time => "when stream time moved on",
-            Self::Timer => "in a timer",
-            Self::Start => "at its start",
-        }
-    }
 }
 
 impl Task {
@@ -414,181 +385,6 @@ impl Task {
         result
     }
 
-    /// Everything that a record causes.
-    fn take(&mut self, taken: Taken) -> Result<(), TaskError> {
-        let at = RecordPosition { topic_partition: taken.at, offset: taken.offset };
-        self.core.metrics.records += 1;
-        self.core.position = Some(at.clone());
-        self.stepped = Some(at.clone());
-        self.core.now = taken.timestamp.max(0);
-        self.keep_in_table(taken.source, &taken.record)?;
-        if taken.timestamp < 0 {
-            let reason = "the record has no timestamp (a negative one)".to_owned();
-            return self.judge(at, (String::new(), reason, Kind::Decode), Traces::None);
-        }
-        self.move_time(taken.timestamp)?;
-        self.core.now = taken.timestamp;
-        if let Some((node, reason, kind)) = self.aside.get(&at).cloned() {
-            self.leave_out(&at, &node, &reason, kind);
-        } else {
-            self.process(at, taken.source, taken.record, taken.timestamp)?;
-        }
-        let stream_time = self.core.stream_time;
-        self.fire(TimerClock::StreamTime, stream_time).map(|_| ())
-    }
-
-    /// Puts a record of a table's topic into its store, as it is: the store is the fold of the topic whatever becomes
-    /// of the record after that, since a restore of the store knows only bytes.
-    fn keep_in_table(&mut self, source: usize, record: &RawRecord) -> Result<(), TaskError> {
-        let Some(store) = self.core.tables[source] else { return Ok(()) };
-        let Some(key) = record.key.clone() else {
-            self.core.metrics.null_keys += 1;
-            return Ok(());
-        };
-        match self.core.put(store, key, record.value.clone()) {
-            Ok(()) => Ok(()),
-            Err(Failure::State(error)) => Err(error.into()),
-            Err(Failure::Decode(reason) | Failure::Encode(reason) | Failure::Process(reason)) => {
-                let (node, during) = (self.core.name(source).to_owned(), During::Record.text());
-                Err(TaskError::Timer { node, during, reason })
-            }
-        }
-    }
-
-    /// Gives a record to its source node, and does what the policy says when that fails.
-    fn process(
-        &mut self,
-        at: RecordPosition,
-        source: usize,
-        raw: RawRecord,
-        timestamp: i64,
-    ) -> Result<(), TaskError> {
-        let effects = self.core.effects;
-        let mut item = Some((raw, timestamp));
-        let Err(trouble) = self.guarded(|core| core.call(source, 0, &mut item)) else { return Ok(()) };
-        let node = self.core.culprit();
-        self.core.working.clear();
-        let (kind, reason, panicked) = match trouble {
-            Trouble::Failed(Failure::State(error)) => return Err(error.into()),
-            Trouble::Failed(Failure::Decode(reason)) => (Kind::Decode, reason, false),
-            Trouble::Failed(Failure::Encode(reason)) => (Kind::Produce, reason, false),
-            Trouble::Failed(Failure::Process(reason)) => (Kind::Process, reason, false),
-            Trouble::Panicked(message) => (Kind::Process, message, true),
-        };
-        let traces = match panicked {
-            true => Traces::Panic,
-            false if self.core.effects == effects => Traces::None,
-            false => Traces::Some,
-        };
-        self.judge(at, (node, reason, kind), traces)
-    }
-
-    /// Does with a record that failed what its policy says.
-    fn judge(
-        &mut self,
-        at: RecordPosition,
-        (node, reason, kind): (String, String, Kind),
-        traces: Traces,
-    ) -> Result<(), TaskError> {
-        if *self.policy(kind) == Policy::Fail || self.aside.len() >= ASIDE_MAX {
-            return Err(match kind {
-                Kind::Decode => TaskError::Decode { at, node, reason },
-                Kind::Produce => TaskError::Produce { at, node, reason },
-                Kind::Process if traces == Traces::Panic => TaskError::Panicked { at, node, message: reason },
-                Kind::Process => TaskError::Process { at, node, reason },
-            });
-        }
-        if traces == Traces::None {
-            self.leave_out(&at, &node, &reason, kind);
-            return Ok(());
-        }
-        self.aside.insert(at.clone(), (node, reason.clone(), kind));
-        Err(TaskError::PutAside { at, reason })
-    }
-
-    fn policy(&self, kind: Kind) -> &Policy {
-        let policies = self.topology.policies();
-        match kind {
-            Kind::Decode => &policies.on_decode_error,
-            Kind::Process => &policies.on_process_error,
-            Kind::Produce => &policies.on_produce_error,
-        }
-    }
-
-    /// Counts the record at hand, which is left out, and writes its dead letter.
-    fn leave_out(&mut self, at: &RecordPosition, node: &str, reason: &str, kind: Kind) {
-        self.core.metrics.put_aside += 1;
-        let total = self.core.metrics.put_aside;
-        // A flood of them is not a flood of lines.
-        if total.is_power_of_two() {
-            tracing::warn!(task = %self.id, record = %at, node, reason, total, "a record is left out");
-        }
-        if let Policy::DeadLetter(topic) = self.policy(kind).clone() {
-            let raw = self.inputs.last_taken(at).expect("taken records are kept until the boundary");
-            self.core.dead_letter(&topic, raw, at, node, reason);
-        }
-    }
-
-    /// Moves stream time on, when that moment is later: from closing to closing, each seen by all nodes in the order
-    /// of flow, so that what closes first is there for what closes next.
-    fn move_time(&mut self, to: i64) -> Result<(), TaskError> {
-        let mut from = self.core.stream_time;
-        while from < to {
-            let mut next: Option<i64> = None;
-            for index in 0..self.timed.len() {
-                let place = self.timed[index];
-                let result = self.guarded(|core| {
-                    core.with_node(place, |node, cx| {
-                        let due = node.next_due(from, to, cx)?;
-                        next = [next, due].into_iter().flatten().min();
-                        Ok(())
-                    })
-                });
-                self.blameless(result, During::Time)?;
-            }
-            let Some(tick) = next else { break };
-            let tick = tick.clamp(from.saturating_add(1), to);
-            self.core.stream_time = tick - 1;
-            self.core.now = tick - 1;
-            for index in 0..self.timed.len() {
-                let place = self.timed[index];
-                let result = self.guarded(|core| core.with_node(place, |node, cx| node.advance(tick, cx)));
-                self.blameless(result, During::Time)?;
-            }
-            from = tick;
-        }
-        self.core.stream_time = self.core.stream_time.max(to);
-        Ok(())
-    }
-
-    /// Fires the timers of a clock that are due; whether there were any.
-    fn fire(&mut self, clock: TimerClock, now: i64) -> Result<bool, TaskError> {
-        let mut any = false;
-        while let Some(due) = self.core.timers.pop(clock, now) {
-            any = true;
-            self.core.metrics.timers += 1;
-            self.core.now = if clock == TimerClock::StreamTime { now } else { self.core.stream_time };
-            let result =
-                self.guarded(|core| core.with_node(due.node, |node, cx| node.timer(&due.name, due.at, cx)));
-            self.blameless(result, During::Timer)?;
-        }
-        Ok(any)
-    }
-
-    /// A failure that no record is to blame for.
-    fn blameless(&mut self, result: Result<(), Trouble>, during: During) -> Result<(), TaskError> {
-        let Err(trouble) = result else { return Ok(()) };
-        let node = self.core.culprit();
-        self.core.working.clear();
-        Err(match trouble {
-            Trouble::Failed(Failure::State(error)) => error.into(),
-            Trouble::Failed(Failure::Decode(reason) | Failure::Encode(reason) | Failure::Process(reason)) => {
-                TaskError::Timer { node, during: during.text(), reason }
-            }
-            Trouble::Panicked(message) => TaskError::Panicked { at: self.position(), node, message },
-        })
-    }
-
     /// The record at hand, or the next one.
     fn position(&self) -> RecordPosition {
         self.core.position.clone().unwrap_or_else(|| {
@@ -606,40 +402,6 @@ impl Task {
             Ok(Err(failure)) => Err(Trouble::Failed(self.core.fault.take().unwrap_or(failure))),
             Err(panic) => Err(Trouble::Panicked(message_of(&*panic))),
         }
-    }
-
-    /// Makes all nodes and starts them, at the boundary.
-    fn start(&mut self) -> Result<(), TaskError> {
-        let sub = &self.topology.0.sub_topologies[usize::from(self.id.sub_topology)];
-        let topology = self.topology.clone();
-        self.core.stream_time = self.stream_time_at_boundary;
-        self.core.now = self.stream_time_at_boundary;
-        self.core.position = None;
-        self.core.effects = 0;
-        self.core.commit_requested = false;
-        self.core.working.clear();
-        self.core.fault = None;
-        self.core.freed.fill(None);
-        self.core.timers.clear();
-        self.core.kept_timers = self.timers_at_boundary.clone();
-        let nodes = sub.nodes.clone();
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            nodes.iter().map(|place| Some((topology.0.nodes[*place].factory)())).collect::<Vec<_>>()
-        }));
-        self.core.nodes = made.map_err(|panic| TaskError::Timer {
-            node: String::new(),
-            during: During::Start.text(),
-            reason: message_of(&*panic),
-        })?;
-        let wants = |node: &Option<Box<dyn Node>>| node.as_ref().is_some_and(|node| node.wants_time());
-        self.timed = (0..self.core.nodes.len()).filter(|place| wants(&self.core.nodes[*place])).collect();
-        self.core.starting = true;
-        let result = (0..self.core.nodes.len()).try_for_each(|place| {
-            let result = self.guarded(|core| core.with_node(place, |node, cx| node.init(cx)));
-            self.blameless(result, During::Start)
-        });
-        self.core.starting = false;
-        result
     }
 
     fn close_nodes(&mut self) {
@@ -674,74 +436,4 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a text".to_owned())
-}
-
-fn check_state(id: TaskId, sub: &SubTopology, state: &TaskState) -> Result<(), TaskError> {
-    let names =
-        |specs: &[crate::state::StoreSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
-    let (found, wanted) = (names(state.specs()), names(&sub.stores));
-    if found == wanted { Ok(()) } else { Err(TaskError::WrongState { task: id.to_string(), found, wanted }) }
-}
-
-fn sources(
-    topology: &Topology,
-    sub: &SubTopology,
-    partition: i32,
-    exists: &dyn Fn(&TopicPartition) -> bool,
-) -> Inputs {
-    let mut found = Vec::new();
-    for (local, place) in sub.nodes.iter().enumerate() {
-        if let NodeKind::Source { topic, timestamps, .. } = &topology.0.nodes[*place].kind {
-            let at = TopicPartition::new(topic.as_str(), partition);
-            if exists(&at) {
-                found.push((at, local, timestamps.clone()));
-            }
-        }
-    }
-    found.sort_by(|left, right| left.0.cmp(&right.0));
-    Inputs::new(found)
-}
-
-/// The insides of a task, without nodes yet.
-fn core(topology: &Topology, sub: &SubTopology, id: TaskId, state: TaskState) -> Core {
-    let parts = &topology.0;
-    let local: BTreeMap<usize, usize> =
-        sub.nodes.iter().enumerate().map(|(local, place)| (*place, local)).collect();
-    let outputs = sub.nodes.iter().map(|place| {
-        let ports = parts.children[*place].iter();
-        ports.map(|port| port.iter().map(|(child, in_port)| (local[child], *in_port)).collect()).collect()
-    });
-    let mut store_ids = vec![None; parts.stores.len()];
-    for (place, number) in sub.store_places.iter().zip(0u16..) {
-        store_ids[*place] = Some(StoreId(number));
-    }
-    let tables = sub.nodes.iter().map(|place| match &parts.nodes[*place].kind {
-        NodeKind::Source { table: Some(store), .. } => store_ids[*store],
-        NodeKind::Source { .. } | NodeKind::Operator | NodeKind::Sink { .. } => None,
-    });
-    let tables = tables.collect();
-    Core {
-        id,
-        nodes: Vec::new(),
-        names: sub.nodes.iter().map(|place| parts.nodes[*place].name.clone()).collect(),
-        outputs: outputs.collect(),
-        state,
-        logged: sub.stores.iter().map(|store| store.changelog.is_some()).collect(),
-        store_ids: store_ids.into(),
-        tables,
-        out: Vec::new(),
-        position: None,
-        now: i64::MIN,
-        stream_time: i64::MIN,
-        wall_ms: 0,
-        timers: Timers::default(),
-        kept_timers: Vec::new(),
-        commit_requested: false,
-        effects: 0,
-        freed: vec![None; sub.stores.len()],
-        fault: None,
-        starting: false,
-        working: Vec::new(),
-        metrics: TaskMetrics::default(),
-    }
 }

@@ -235,3 +235,39 @@ fn strange_bytes() {
     assert!(said.contains("\"sessions\""), "{said}");
     assert!(windows.read(&snapshot).expect("there").all(i64::MIN, i64::MAX).all(|entry| entry.is_err()));
 }
+
+/// Proves that the bytes of stores stay what docs/streams-format.md says: fixtures of each layout.
+#[test]
+fn layouts_are_fixed() {
+    let topology = Topology::new("app", |b| {
+        let numbers = b.stream("in", Utf8, Decimal);
+        numbers.group().count("count");
+        numbers.window(crate::dsl::Tumbling::of(Duration::from_millis(10))).count("window");
+        numbers.sessions(crate::dsl::SessionWindows::gap(Duration::from_millis(2))).count("session");
+        let window = crate::dsl::JoinWindow::within(Duration::from_millis(4));
+        numbers.left_join_stream("join", &b.stream("other", Utf8, Decimal), window, |l, _| *l);
+    })
+    .expect("it is sound");
+    let mut world = World::new(&topology, 0);
+    world.text("in", "k", "7", 21);
+    world.run();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let state = world.task(0).state();
+    let content = |store: u16| -> Vec<(String, String)> {
+        let entries = state.scan(StoreId(store), &KeyRange::ALL, Direction::Forward);
+        entries.map(|entry| entry.map(|(key, value)| (hex(&key), hex(&value))).expect("memory")).collect()
+    };
+    let pair = |key: &str, value: &str| (key.replace(' ', ""), value.replace(' ', ""));
+    assert_eq!(content(0), [pair("6b", "0000000000000015 0000000000000001")]);
+    assert_eq!(content(1), [pair("8000000000000014 6b", "0000000000000015 0000000000000001")]);
+    assert_eq!(
+        content(2),
+        [
+            pair("00 8000000000000018 8000000000000015 6b", ""),
+            pair("01 00000001 6b 8000000000000015", "8000000000000015 00 0000000000000015 0000000000000001"),
+        ]
+    );
+    assert_eq!(content(3), [pair("8000000000000017 00000001 6b 8000000000000015 00000000", "37")]);
+    assert_eq!(content(4), []);
+    assert_eq!(content(5), [pair("800000000000001a 00 8000000000000015 00000000 6b", "37")]);
+}

@@ -225,6 +225,30 @@ fn undecodable_values_of_a_table() {
     }
 }
 
+/// Proves the same for a record that has left traces before it fails: it is left out after a rollback, and yet is in the
+/// table's store.
+#[test]
+fn failed_changes_of_a_table() {
+    let topology = Topology::new("app", |b| {
+        b.policies(all(Policy::Skip));
+        let changes = b.table("t1", "latest", Utf8, Decimal).changes();
+        changes.to("copy");
+        let checked =
+            changes.try_map_values(|_, value| if value == BAD { Err("unlucky".into()) } else { Ok(value) });
+        checked.values_as(Decimal).to("out");
+    })
+    .expect("it is sound");
+    for seed in 0..10 {
+        let mut world = World::new(&topology, seed);
+        world.text("t1", "k", "1", 1);
+        world.text("t1", "k", "13", 2);
+        world.run();
+        assert_eq!((world.rows("copy").len(), world.rows("out").len()), (1, 1));
+        let kept = world.task(0).state().get(StoreId(0), b"k").expect("memory");
+        assert_eq!(kept, Some(Bytes::from_static(b"13")), "seed {seed}");
+    }
+}
+
 /// Passes nothing on of what goes wrong after it.
 struct Careless;
 
