@@ -39,7 +39,7 @@ nobody anything.
 /// The proposals behind an API, and what is not as in Kafka. Of served APIs.
 #[rustfmt::skip] // a table
 const NOTES: &[(ApiKey, &str, &str)] = &[
-    (ApiKey::Produce, "98, 110, 467, 516, 890, 951", "versions 0 to 2 are announced as Kafka does, and refused as Kafka does (KAFKA-18659); `acks=1` waits for the disk too; internal topics are closed to everybody"),
+    (ApiKey::Produce, "98, 110, 467, 516, 890, 951", "versions 0 to 2 are announced as Kafka does, and refused as Kafka does (KAFKA-18659); `acks=1` waits for the disk too; internal topics are closed to everybody; a producer that would be one more than `max.producers`: POLICY_VIOLATION, which clients give up on and show"),
     (ApiKey::Fetch, "74, 98, 110, 227, 320, 392, 516, 903, 951", "bounds of one answer are of one instant; a parked request is answered early, empty, when another waits behind it; a follower's is served like a consumer's"),
     (ApiKey::ListOffsets, "79, 207, 405, 734, 1005, 1023, 1075", "nothing is tiered: earliest local is the earliest, latest tiered and earliest pending upload find nothing; timestamp -1000 is Ottla's own: the tombstone horizon, one past the highest tombstone that compaction has removed while it was the last record of its key, 0 for none (Kafka: UNSUPPORTED_VERSION)"),
     (ApiKey::Metadata, "4, 430, 516, 700", "a topic that is made because it was asked for is in the same answer, where Kafka's first answer is UNKNOWN_TOPIC_OR_PARTITION"),
@@ -56,9 +56,9 @@ const NOTES: &[(ApiKey, &str, &str)] = &[
     (ApiKey::CreateTopics, "4, 195, 464, 516, 525", "one replica; more topics or partitions than the limits allow: POLICY_VIOLATION"),
     (ApiKey::DeleteTopics, "4, 516", "internal topics cannot be deleted: INVALID_REQUEST"),
     (ApiKey::DeleteRecords, "107", ""),
-    (ApiKey::InitProducerId, "98, 360, 588, 890", ""),
+    (ApiKey::InitProducerId, "98, 360, 588, 890", "a transactional id beyond `max.transactional.ids`: COORDINATOR_NOT_AVAILABLE, which clients repeat until their own time is over, and others can expire meanwhile"),
     (ApiKey::OffsetForLeaderEpoch, "101, 279, 320", ""),
-    (ApiKey::AddPartitionsToTxn, "98, 890", ""),
+    (ApiKey::AddPartitionsToTxn, "98, 890", "a transaction beyond `max.open.transactions`: CONCURRENT_TRANSACTIONS, which clients repeat until another one ends (also Produce 12, AddOffsetsToTxn and TxnOffsetCommit 5, where they begin one); partitions beyond the limits: POLICY_VIOLATION"),
     (ApiKey::AddOffsetsToTxn, "98, 890", ""),
     (ApiKey::EndTxn, "98, 890", ""),
     (ApiKey::WriteTxnMarkers, "98, 664, 1228", ""),

@@ -694,3 +694,59 @@ fn ids_are_bounded() {
     assert_eq!(broker.init("3", None).0, 15);
     assert_eq!(broker.init("1", None), (0, first.at(1)));
 }
+
+/// When as many transactions are open as may be, nobody begins another, by any way; who has one open goes on and ends
+/// it, and then there is room. The same with the ceiling of one principal, and after a restart.
+#[test]
+fn open_transactions_are_bounded() {
+    let ceilings: [fn(&mut crate::config::Limits); 2] = [
+        |limits| limits.open_transactions_max = 2,
+        |limits| limits.open_transactions_per_principal_max = 2,
+    ];
+    for set in ceilings {
+        let mut broker = Broker::with(|config| set(&mut config.limits));
+        broker.topic("a");
+        let (_, first) = broker.init("first", None);
+        let (_, second) = broker.init("second", None);
+        let (_, third) = broker.init("third", None);
+        assert_eq!(broker.add("first", first, "a", 0), 0);
+        assert_eq!(broker.produce(12, "second", second, &to("a", 0), "x"), 0);
+        for _ in 0..2 {
+            assert_eq!(broker.add("third", third, "a", 0), 51);
+            assert_eq!(broker.produce(12, "third", third, &to("a", 0), "no"), 51);
+            assert_eq!(broker.txn_commit(5, "third", third, &at("g", "a", 1)), 51);
+            assert_eq!(broker.state.transactions.open_count(), 2);
+            broker.restart_from_snapshot();
+        }
+        assert_eq!(broker.add("first", first, "a", 2), 0, "a partition more is no transaction more");
+        assert_eq!(broker.end(4, "first", first, true).0, 0);
+        assert_eq!(broker.state.transactions.open_count(), 1);
+        assert_eq!(broker.produce(12, "third", third, &to("a", 0), "y"), 0);
+        assert_eq!(broker.end(5, "third", third, true).0, 0);
+        assert_eq!(broker.end(5, "second", second, false).0, 0);
+        assert_eq!(broker.state.transactions.open_count(), 0);
+        assert_eq!(broker.state.transactions.partition_count(), 0);
+    }
+}
+
+/// All transactions together name only so many partitions; those that are open end, and make room.
+#[test]
+fn partitions_of_all_transactions_are_bounded() {
+    let mut broker = Broker::with(|config| config.limits.transactions_partitions_max = 3);
+    broker.topic("a");
+    let (_, first) = broker.init("first", None);
+    let (_, second) = broker.init("second", None);
+    for partition in 0..2 {
+        assert_eq!(broker.add("first", first, "a", partition), 0);
+    }
+    assert_eq!(broker.add("second", second, "a", 0), 0);
+    assert_eq!(broker.add("second", second, "a", 1), 44);
+    assert_eq!(broker.add("first", first, "a", 2), 44);
+    assert_eq!(broker.add("first", first, "a", 1), 0, "it is there");
+    broker.restart_from_snapshot();
+    assert_eq!(broker.add("first", first, "a", 2), 44);
+    assert_eq!(broker.end(4, "second", second, true).0, 0);
+    assert_eq!(broker.add("first", first, "a", 2), 0);
+    assert_eq!(broker.end(4, "first", first, true).0, 0);
+    assert_eq!(broker.state.transactions.partition_count(), 0);
+}
