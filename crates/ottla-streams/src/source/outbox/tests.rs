@@ -218,6 +218,32 @@ fn settings(server: &Server) -> OutboxSettings {
     OutboxSettings { rows_max: 7, ..OutboxSettings::new(&server.connection(), "outbox") }
 }
 
+/// Every row of the truth once in Kafka, in the order of its writer, and none left in the table. Gives how many.
+fn compare(server: &Server, cluster: &Shared) -> usize {
+    let mut client = Client::connect(&server.connection(), NoTls).expect("connected");
+    let rows = client.query("select value from truth", &[]).expect("read");
+    let mut truth: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    truth.sort();
+    let mut found = cluster.lock().committed_values("out");
+    let mut per_writer: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for value in &found {
+        let mut parts = value.split(':');
+        let writer = parts.next().expect("a writer").to_owned();
+        per_writer
+            .entry(writer)
+            .or_default()
+            .push(parts.next().expect("a number").parse().expect("a number"));
+    }
+    assert!(per_writer.values().all(|numbers| numbers.is_sorted()), "each writer's rows are in order");
+    found.sort();
+    let more_than_once = found.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    let lost = truth.iter().filter(|row| found.binary_search(row).is_err()).count();
+    assert_eq!((more_than_once, lost, found.len()), (0, 0, truth.len()));
+    let left: i64 = client.query_one("select count(*) from outbox", &[]).expect("read").get(0);
+    assert_eq!(left, 0, "rows behind the committed position are deleted");
+    truth.len()
+}
+
 /// Proves exactly once for an outbox: eight writers with random delays before their commits and rollbacks, the server
 /// killed with SIGKILL, our process ended at random calls, answers lost: every committed row once, no other row, and
 /// the table empty behind what was committed. (A new server's transaction ids begin below 1,000 and pass it here, where
@@ -274,29 +300,9 @@ fn every_committed_row_once() {
     }
     stop.store(true, Ordering::Relaxed);
     writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
-    let mut client = Client::connect(&server.connection(), NoTls).expect("connected");
-    let rows = client.query("select value from truth", &[]).expect("read");
-    let mut truth: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    truth.sort();
-    let mut found = cluster.lock().committed_values("out");
-    let mut per_writer: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for value in &found {
-        let mut parts = value.split(':');
-        let writer = parts.next().expect("a writer").to_owned();
-        per_writer
-            .entry(writer)
-            .or_default()
-            .push(parts.next().expect("a number").parse().expect("a number"));
-    }
-    assert!(per_writer.values().all(|numbers| numbers.is_sorted()), "each writer's rows are in order");
-    found.sort();
-    eprintln!("{} rows, {kills} kills of the server, {processes} of ours", truth.len());
-    let more_than_once = found.windows(2).filter(|pair| pair[0] == pair[1]).count();
-    let lost = truth.iter().filter(|row| found.binary_search(row).is_err()).count();
-    assert_eq!((more_than_once, lost, found.len()), (0, 0, truth.len()));
-    assert!(kills == 3 && truth.len() > 100);
-    let left: i64 = client.query_one("select count(*) from outbox", &[]).expect("read").get(0);
-    assert_eq!(left, 0, "rows behind the committed position are deleted");
+    let rows = compare(&server, &cluster);
+    eprintln!("{rows} rows, {kills} kills of the server, {processes} of ours");
+    assert!(kills == 3 && rows > 100);
 }
 
 /// Proves that another server is noticed, and that a server or table that cannot work is named.
