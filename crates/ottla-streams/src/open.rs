@@ -12,7 +12,6 @@ use crate::engine::mem::MemEngine;
 #[cfg(feature = "rocksdb")]
 use crate::engine::rocks::{RocksEngine, RocksShared};
 use crate::engine::{Engine, EngineError};
-use crate::meta::MetaError;
 use crate::state::{SPILL_BYTES_MAX, ScratchFactory, StateError, StoreSpec, TaskState};
 use crate::state_dir::{StateDirError, TaskDir};
 
@@ -63,16 +62,6 @@ pub struct Opened {
     pub state: TaskState,
     /// A damaged engine was there: where it lies now, and what was wrong.
     pub set_aside: Option<(PathBuf, String)>,
-}
-
-/// What is wrong with an engine whose bytes are damaged; `None` for every other error.
-fn damage(error: &StateError) -> Option<String> {
-    match error {
-        StateError::Engine(EngineError::Corrupt { .. }) | StateError::Meta(MetaError::Malformed(_)) => {
-            Some(error.to_string())
-        }
-        _ => None,
-    }
 }
 
 impl StateOpener {
@@ -146,7 +135,7 @@ impl StateOpener {
             Err(error) => error,
         };
         let topology = matches!(error, StateError::TopologyChanged { .. });
-        let set_aside = match (place, damage(&error)) {
+        let set_aside = match (place, error.damage()) {
             (Place::Rebuild, damage) if damage.is_some() || topology => {
                 task.drop_rebuild()?;
                 None

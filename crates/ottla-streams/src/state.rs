@@ -113,6 +113,19 @@ pub enum StateError {
     },
 }
 
+impl StateError {
+    /// What is wrong when the bytes on disk are damaged, found by opening or by a read: close the engine, set it aside,
+    /// and recover an empty one in its place (C16). `None` for every other error.
+    pub fn damage(&self) -> Option<String> {
+        match self {
+            Self::Engine(EngineError::Corrupt { .. }) | Self::Meta(MetaError::Malformed(_)) => {
+                Some(self.to_string())
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The stores of a task. Owned by one thread.
 pub struct TaskState {
     engine: Box<dyn Engine>,

@@ -220,6 +220,14 @@ pub enum RecoveryError {
 }
 
 impl RecoveryError {
+    /// What is wrong when the copy itself is damaged; see [`StateError::damage`].
+    pub fn damage(&self) -> Option<String> {
+        match self {
+            Self::State(error) => error.damage(),
+            _ => None,
+        }
+    }
+
     /// Whether the same step may work later without anybody's help.
     pub fn is_retriable(&self) -> bool {
         matches!(

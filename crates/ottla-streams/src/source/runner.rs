@@ -263,6 +263,11 @@ impl<T: TransactionPort> Runner<T> {
         }
     }
 
+    /// Whether a transaction is open or waits for its end.
+    pub fn is_dirty(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+
     /// Whether every lane is recovered.
     pub fn is_ready(&self) -> bool {
         self.lanes.values().all(|lane| lane.recovery.is_none())
