@@ -80,8 +80,8 @@ pub enum SourceError {
     },
     /// The position belongs to something else: another database server, a restored backup.
     #[error(
-        "source {id} is not the one whose position is committed: {reason}. If that is meant, give the source another \
-         name, which reads it from its beginning"
+        "source {id} is not the one whose position is committed: {reason}. If that is meant, start under another \
+         application id, which reads it from its beginning"
     )]
     Changed {
         /// The source partition.
