@@ -149,6 +149,26 @@ pub trait Processor: Send + 'static {
 }
 
 /// What a processor may do: forward, read and write stores, schedule timers.
+/// ```
+/// use std::time::Duration;
+/// use ottla_streams::processor::{Context, ProcessError, Record, TimerClock};
+///
+/// fn init(cx: &mut Context<'_, String, i64>) -> Result<(), ProcessError> {
+///     cx.schedule("every-second", TimerClock::WallClock, Duration::from_secs(1))
+/// }
+///
+/// fn process(r: Record<String, i64>, cx: &mut Context<'_, String, i64>) -> Result<(), ProcessError> {
+///     let late = cx.stream_time() - r.timestamp;
+///     if late > 60_000 {
+///         let at = cx.position().map(ToString::to_string).unwrap_or_default();
+///         return Err(format!("task {}: {at} is {late} ms late", cx.task()).into());
+///     }
+///     if r.value > 1_000 {
+///         cx.request_commit(); // shows it at once
+///     }
+///     cx.forward(r)
+/// }
+/// ```
 pub struct Context<'a, K, V> {
     core: &'a mut Core,
     node: usize,

@@ -105,6 +105,20 @@ impl<K: 'static, V: 'static> KvStore<K, V> {
 }
 
 /// A key-value store that is only read.
+/// ```
+/// use ottla_streams::engine::Direction;
+/// use ottla_streams::store::{KvReader, StoreError};
+///
+/// /// The total of everybody whose name begins with "a", and the last name of all.
+/// fn look(totals: &KvReader<'_, String, i64>) -> Result<(i64, Option<String>), StoreError> {
+///     let mut sum = 0;
+///     for entry in totals.prefix(b"a", Direction::Forward) {
+///         sum += entry?.1;
+///     }
+///     let last = totals.range(.., Direction::Reverse)?.next().transpose()?;
+///     Ok((sum, last.map(|(name, _)| name)))
+/// }
+/// ```
 pub struct KvReader<'a, K, V> {
     id: StoreId,
     store: &'a KvStore<K, V>,
@@ -164,6 +178,18 @@ impl<'a, K: 'static, V: 'static> KvReader<'a, K, V> {
 }
 
 /// A key-value store in a processor: reads see the writes before them.
+/// ```
+/// use ottla_streams::store::{Kv, StoreError};
+///
+/// /// Adds to a key, and forgets all keys before it.
+/// fn add(totals: &mut Kv<'_, String, i64>, key: &String, more: i64) -> Result<(), StoreError> {
+///     let sum = totals.get(key)?.unwrap_or(0) + more;
+///     totals.put(key, &sum)?;
+///     let older: Vec<(String, i64)> =
+///         totals.range(..key.clone(), ottla_streams::engine::Direction::Forward)?.collect::<Result<_, _>>()?;
+///     older.iter().try_for_each(|(key, _)| totals.delete(key))
+/// }
+/// ```
 pub struct Kv<'a, K, V> {
     store: &'a KvStore<K, V>,
     core: &'a mut Core,

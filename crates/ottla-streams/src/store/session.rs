@@ -212,6 +212,15 @@ impl<K: 'static, V: 'static> SessionStore<K, V> {
 }
 
 /// A session store that is only read.
+/// ```
+/// use ottla_streams::store::{SessionReader, StoreError};
+///
+/// /// How long a visitor's longest visit since a moment was, in ms.
+/// fn longest(visits: &SessionReader<'_, String, i64>, visitor: &String, since: i64) -> Result<i64, StoreError> {
+///     let sessions = visits.fetch(visitor, since, i64::MAX)?;
+///     Ok(sessions.iter().map(|session| session.end - session.start).max().unwrap_or(0))
+/// }
+/// ```
 pub struct SessionReader<'a, K, V> {
     id: StoreId,
     store: &'a SessionStore<K, V>,
@@ -261,6 +270,22 @@ impl<K: 'static, V: 'static> SessionReader<'_, K, V> {
 }
 
 /// A session store in a processor: reads see the writes before them.
+/// ```
+/// use ottla_streams::store::{Session, Sessions, StoreError};
+///
+/// /// Joins what lies within a second of a moment into one session.
+/// fn visit(visits: &mut Sessions<'_, String, i64>, visitor: &String, now: i64) -> Result<(), StoreError> {
+///     let near = visits.fetch(visitor, now - 1_000, now + 1_000)?;
+///     let mut joined = Session { start: now, end: now, value: 1 };
+///     for old in near {
+///         visits.remove(visitor, old.start)?;
+///         joined.start = joined.start.min(old.start);
+///         joined.end = joined.end.max(old.end);
+///         joined.value += old.value;
+///     }
+///     visits.put(visitor, joined)
+/// }
+/// ```
 pub struct Sessions<'a, K, V> {
     store: &'a SessionStore<K, V>,
     core: &'a mut Core,

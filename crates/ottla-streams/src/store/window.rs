@@ -235,6 +235,21 @@ impl<K: 'static, V: 'static> WindowStore<K, V> {
 }
 
 /// A window store that is only read.
+/// ```
+/// use ottla_streams::store::{StoreError, WindowReader};
+///
+/// /// The counts of a page in the hour before a moment, and of all pages in that time.
+/// fn look(counts: &WindowReader<'_, String, i64>, page: &String, now: i64) -> Result<(i64, i64), StoreError> {
+///     let (mut mine, mut all) = (0, 0);
+///     for window in counts.fetch(page, now - 3_600_000, now) {
+///         mine += window?.1;
+///     }
+///     for window in counts.all(now - 3_600_000, now) {
+///         all += window?.2;
+///     }
+///     Ok((mine, all))
+/// }
+/// ```
 pub struct WindowReader<'a, K, V> {
     id: StoreId,
     store: &'a WindowStore<K, V>,
@@ -411,6 +426,16 @@ impl<K: 'static, V: 'static> Iterator for Walk<'_, '_, K, V> {
 }
 
 /// A window store in a processor: reads see the writes before them.
+/// ```
+/// use ottla_streams::store::{StoreError, Windows};
+///
+/// /// Keeps a price, and tells the highest one of the minute before it.
+/// fn highest(prices: &mut Windows<'_, String, i64>, share: &String, now: i64, price: i64) -> Result<i64, StoreError> {
+///     prices.put(share, now, &price)?;
+///     let minute: Vec<(i64, i64)> = prices.fetch(share, now - 60_000, now)?.collect::<Result<_, _>>()?;
+///     Ok(minute.iter().map(|(_, price)| *price).max().unwrap_or(price))
+/// }
+/// ```
 pub struct Windows<'a, K, V> {
     store: &'a WindowStore<K, V>,
     core: &'a mut Core,

@@ -169,3 +169,17 @@ fn nothing_stays() {
     );
     assert_eq!(all.count(), 2, "the last session and its note");
 }
+
+/// Proves that a session that grows costs one change per record, beside the note when it begins.
+#[test]
+fn growing_is_one_write() {
+    let mut world = World::new(&topology(30, 10, None), 0);
+    world.rough = false;
+    (0..10).for_each(|i| world.text("in", "k", "1", i * 3));
+    world.run();
+    assert_eq!(world.task(0).metrics().changes, 10 + 1);
+    // The note comes due after gap and grace, and is moved: a delete and a write.
+    world.text("in", "k", "1", 45);
+    world.run();
+    assert_eq!(world.task(0).metrics().changes, 10 + 1 + 1 + 2);
+}
