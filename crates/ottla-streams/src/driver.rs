@@ -54,7 +54,9 @@ pub use self::process::ProcessCounts;
 use self::running::Running;
 use self::settings::Setup;
 use crate::codec::{Codec, CodecError};
+use crate::engine::{Direction, KeyRange};
 use crate::record::RawRecord;
+use crate::store::{KvStore, StoreError};
 use crate::topology::{PlanError, Topology};
 
 /// Why the driver cannot go on.
@@ -66,6 +68,12 @@ pub enum DriverError {
     /// A topic that was not made.
     #[error("there is no topic {0:?}: name it with partitions(), or let the topology write to it")]
     UnknownTopic(String),
+    /// The topology has no key-value store of that name and these types.
+    #[error("there is no store {0:?} with these types")]
+    UnknownStore(String),
+    /// A store cannot be read.
+    #[error("a store cannot be read: {0}")]
+    Store(String),
     /// A key or value that its codec does not take.
     #[error(transparent)]
     Codec(#[from] CodecError),
@@ -143,7 +151,8 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let running = self.at_work()?;
         let timestamp = running.now_ms();
-        let record = RawRecord { key: Some(key.into()), value: Some(value.into()), timestamp, headers: Vec::new() };
+        let record =
+            RawRecord { key: Some(key.into()), value: Some(value.into()), timestamp, headers: Vec::new() };
         running.append(topic, None, record)
     }
 
@@ -161,7 +170,12 @@ impl Driver {
     }
 
     /// Writes a record as it is, to that partition or to that of its key.
-    pub fn pipe_record(&mut self, topic: &str, partition: Option<i32>, record: RawRecord) -> Result<(), DriverError> {
+    pub fn pipe_record(
+        &mut self,
+        topic: &str,
+        partition: Option<i32>,
+        record: RawRecord,
+    ) -> Result<(), DriverError> {
         self.at_work()?.append(topic, partition, record)
     }
 
@@ -209,22 +223,37 @@ impl Driver {
         self.at_work()?.read_all(topic)
     }
 
-    /// Keys and values of a store at its committed boundary, of all its tasks. Runs first.
-    pub fn store(&mut self, name: &str) -> Result<BTreeMap<Bytes, Bytes>, DriverError> {
+    /// Keys and values of a store as bytes, at its committed boundary, of all its tasks. Runs first.
+    pub fn store_bytes(&mut self, name: &str) -> Result<BTreeMap<Bytes, Bytes>, DriverError> {
         let running = self.at_work()?;
         running.run()?;
-        running.store(name)
+        let (store, boundaries) = running.boundaries(name)?;
+        let mut all = BTreeMap::new();
+        for boundary in boundaries {
+            let pairs = boundary.scan(store, &KeyRange::ALL, Direction::Forward);
+            for pair in pairs {
+                let (key, value) = pair.map_err(|error| DriverError::Store(error.to_string()))?;
+                all.insert(key, value);
+            }
+        }
+        Ok(all)
     }
 
-    /// As [`Driver::store`], through codecs: for key-value stores whose keys and values are stored as they are.
-    pub fn store_as<K: Ord, V>(
-        &mut self,
-        name: &str,
-        key: &impl Codec<K>,
-        value: &impl Codec<V>,
-    ) -> Result<BTreeMap<K, V>, DriverError> {
-        let pairs = self.store(name)?;
-        pairs.iter().map(|(k, v)| Ok((key.decode(k)?, value.decode(v)?))).collect()
+    /// Keys and values of a key-value store or a table at its committed boundary, of all its tasks. Runs first.
+    pub fn store<K: Ord + 'static, V: 'static>(&mut self, name: &str) -> Result<BTreeMap<K, V>, DriverError> {
+        let handle: KvStore<K, V> =
+            self.setup.topology.store(name).ok_or_else(|| DriverError::UnknownStore(name.to_owned()))?;
+        let running = self.at_work()?;
+        running.run()?;
+        let failed = |error: StoreError| DriverError::Store(error.to_string());
+        let mut all = BTreeMap::new();
+        for boundary in running.boundaries(name)?.1 {
+            for pair in handle.read(&boundary).map_err(failed)?.all() {
+                let (key, value) = pair.map_err(failed)?;
+                all.insert(key, value);
+            }
+        }
+        Ok(all)
     }
 
     /// The first process that comes to that point is killed there. It is started again in the next round.

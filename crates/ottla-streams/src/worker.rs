@@ -42,8 +42,8 @@ use ottla_env::clock::Clock;
 
 pub use self::event::{WorkerError, WorkerEvent};
 pub use self::metrics::{Cell, CommitLatency, LATENCY_BOUNDS_MS, WorkerMetrics};
-pub use self::settings::{Budget, Guarantee, WorkerSettings};
 use self::settings::Share;
+pub use self::settings::{Budget, Guarantee, WorkerSettings};
 use self::slot::Slot;
 pub use self::step::{Hook, NoHook, Step, Stopped};
 use crate::port::{Acked, PortError, ReadPort, TransactionPort};
@@ -73,7 +73,13 @@ enum Phase {
     /// To be aborted and rolled back. `reinit`: the id has to be taken anew, which aborts too.
     Failed { since: Duration, reason: String, reinit: bool, not_owner: bool },
     /// Its commit was asked for and not answered.
-    Undecided { since: Duration, begun: Duration, tasks: BTreeSet<TaskId>, fenced: Option<String>, decided: bool },
+    Undecided {
+        since: Duration,
+        begun: Duration,
+        tasks: BTreeSet<TaskId>,
+        fenced: Option<String>,
+        decided: bool,
+    },
 }
 
 /// Tasks that share a transaction. See the module's text.
@@ -252,7 +258,8 @@ impl<T: TransactionPort> Worker<T> {
     /// How long a caller may wait for records when [`Worker::run_once`] had nothing to do.
     pub fn next_due(&self) -> Duration {
         let now = self.now();
-        let commit = self.dirty_since.map(|since| (since + self.settings.commit_interval).saturating_sub(now));
+        let commit =
+            self.dirty_since.map(|since| (since + self.settings.commit_interval).saturating_sub(now));
         let retry = self.retry_at.saturating_sub(now);
         let busy = self.phase != Phase::Idle || self.parked() > 0;
         let timers = self.settings.commit_interval.max(Duration::from_millis(10));
@@ -289,7 +296,8 @@ impl<T: TransactionPort> Worker<T> {
     /// of this process. `None`: it is not here, or not at a boundary now; run on and ask again.
     pub fn remove(&mut self, id: TaskId) -> Option<(Task, Vec<ChangeSource>)> {
         let undecided = matches!(&self.phase, Phase::Undecided { tasks, .. } if tasks.contains(&id));
-        let settled = self.slots.get(&id).is_some_and(|slot| slot.boundary.is_none() && !slot.task.is_dirty());
+        let settled =
+            self.slots.get(&id).is_some_and(|slot| slot.boundary.is_none() && !slot.task.is_dirty());
         if undecided || !settled {
             return None;
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ottla_client::{CommittedOffset, TopicPartition};
 
 use crate::anchor::Anchor;
-use crate::recovery::ChangeSource;
 use crate::port::{ChangelogPiece, LogBounds, PortError, ReadPort};
+use crate::recovery::ChangeSource;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,10 @@ pub(super) struct BrokenReader<R> {
 
 impl<R: ReadPort> BrokenReader<R> {
     /// Replaces the targets by what is stable now.
-    fn to_last_stable(&mut self, mut committed: Vec<CommittedOffset>) -> Result<Vec<CommittedOffset>, PortError> {
+    fn to_last_stable(
+        &mut self,
+        mut committed: Vec<CommittedOffset>,
+    ) -> Result<Vec<CommittedOffset>, PortError> {
         for offset in &mut committed {
             let Ok(Some(mut anchor)) = Anchor::decode(offset.metadata.as_str()) else { continue };
             for (target, source) in anchor.targets.iter_mut().zip(&self.changes) {

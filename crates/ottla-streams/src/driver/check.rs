@@ -24,7 +24,9 @@ pub(super) fn violations(world: &World, processes: &[Process]) -> Vec<String> {
             match committed(world, process, *id) {
                 Ok(Some(state)) => check_task(world, &process.name, *id, &state, &mut found),
                 Ok(None) => {}
-                Err(reason) => found.push(format!("I1: {}, task {id}: cannot be read: {reason}", process.name)),
+                Err(reason) => {
+                    found.push(format!("I1: {}, task {id}: cannot be read: {reason}", process.name))
+                }
             }
         }
     }
@@ -81,38 +83,45 @@ fn check_task(world: &World, process: &str, id: TaskId, state: &Committed, found
         let ChangeSource::Changelog(at) = source else { continue };
         let spec = &state.specs()[store];
         let position = state.meta().stores[store].position;
-        let target = newest.as_ref().and_then(|anchor| anchor.targets.get(store)).map_or(0, |target| target.offset);
+        let target =
+            newest.as_ref().and_then(|anchor| anchor.targets.get(store)).map_or(0, |target| target.offset);
         let place = format!("{process}, task {id}, store {}", spec.name);
         if position > target {
             found.push(format!("I2: {place}: position {position} is past the committed target {target}"));
         }
         let Some(log) = cluster.log(at) else { continue };
-        let difference = differ(&log.fold(position), &content[store], spec.kind, state.meta().stream_time);
+        let excused = |key: &Bytes| {
+            log.is_superseded(key, position) || is_over(key, spec.kind, state.meta().stream_time)
+        };
+        let difference = differ(&log.fold(position, &cluster.deciding()), &content[store], excused);
         if let Some(difference) = difference {
-            found.push(format!("I1: {place}: is not the fold of its changelog below {position}: {difference}"));
+            found.push(format!(
+                "I1: {place}: is not the fold of its changelog below {position}: {difference}"
+            ));
         }
     }
 }
 
-/// The first difference between what a store should hold and what it holds; windows that are over may be gone.
+/// The first difference between what a store should hold and what it holds.
 fn differ(
     wanted: &BTreeMap<Bytes, Bytes>,
     held: &BTreeMap<Bytes, Bytes>,
-    kind: StoreKind,
-    stream_time: i64,
+    excused: impl Fn(&Bytes) -> bool,
 ) -> Option<String> {
     let text = |bytes: Option<&Bytes>| bytes.map_or("nothing".to_owned(), |bytes| format!("{bytes:?}"));
-    let may_be_gone = |key: &Bytes| {
-        let Some(retention_ms) = kind.retention_ms() else { return false };
-        key[..] < crate::state::window_prefix(stream_time.saturating_sub(retention_ms))[..]
-    };
     for key in wanted.keys().chain(held.keys()) {
         let (wanted, held) = (wanted.get(key), held.get(key));
-        if wanted != held && !may_be_gone(key) {
+        if wanted != held && !excused(key) {
             return Some(format!("key {key:?} should have {}, has {}", text(wanted), text(held)));
         }
     }
     None
+}
+
+/// A window that is over may be gone.
+fn is_over(key: &Bytes, kind: StoreKind, stream_time: i64) -> bool {
+    let Some(retention_ms) = kind.retention_ms() else { return false };
+    key[..] < crate::state::window_prefix(stream_time.saturating_sub(retention_ms))[..]
 }
 
 /// What the committed records of a topic are, by partition and offset.

@@ -43,7 +43,11 @@ enum Stage {
     Empty,
     Ongoing(Transaction),
     /// Decided; markers are still to be written at these times.
-    Ending { producer: Producer, commit: bool, markers: BTreeMap<Option<TopicPartition>, Duration> },
+    Ending {
+        producer: Producer,
+        commit: bool,
+        markers: BTreeMap<Option<TopicPartition>, Duration>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -182,7 +186,11 @@ impl Cluster {
     }
 
     /// The open transaction of a producer, begun if need be.
-    fn transaction(&mut self, transactional_id: &str, producer: Producer) -> Result<&mut Transaction, PortError> {
+    fn transaction(
+        &mut self,
+        transactional_id: &str,
+        producer: Producer,
+    ) -> Result<&mut Transaction, PortError> {
         let now = self.now();
         let id = self.ids.get_mut(transactional_id).expect("a port has its id from here");
         if id.producer != producer {
@@ -193,7 +201,9 @@ impl Cluster {
         }
         match &mut id.stage {
             Stage::Ongoing(transaction) => Ok(transaction),
-            Stage::Empty | Stage::Ending { .. } => Err(PortError::Retriable("CONCURRENT_TRANSACTIONS".to_owned())),
+            Stage::Empty | Stage::Ending { .. } => {
+                Err(PortError::Retriable("CONCURRENT_TRANSACTIONS".to_owned()))
+            }
         }
     }
 
@@ -263,7 +273,10 @@ impl Cluster {
     ) -> Result<Producer, CommitFailure> {
         let id = self.ids.get_mut(transactional_id).expect("a port has its id from here");
         if id.producer != producer {
-            return Err(CommitFailure::Fenced(format!("PRODUCER_FENCED: {producer:?}, now {:?}", id.producer)));
+            return Err(CommitFailure::Fenced(format!(
+                "PRODUCER_FENCED: {producer:?}, now {:?}",
+                id.producer
+            )));
         }
         match id.stage {
             Stage::Ongoing(_) => {
@@ -373,6 +386,12 @@ impl Cluster {
         decided.cloned().unwrap_or_else(|| self.committed_at(at))
     }
 
+    /// Producers whose commit is decided and not marked everywhere yet.
+    pub(super) fn deciding(&self) -> BTreeSet<i64> {
+        let decided = self.ids.values().filter(|id| matches!(id.stage, Stage::Ending { commit: true, .. }));
+        decided.map(|id| id.producer.id).collect()
+    }
+
     /// Transactions that wrote something and were committed without offsets.
     pub(super) fn unwitnessed(&self) -> u64 {
         self.unwitnessed
@@ -383,6 +402,12 @@ impl Cluster {
     /// Whether any transaction is open or ending: nothing is, when all is quiet.
     pub(super) fn is_settled(&self) -> bool {
         self.delayed.is_empty() && self.ids.values().all(|id| matches!(id.stage, Stage::Empty))
+    }
+
+    /// Transactions that are open or still ending, for messages.
+    pub(super) fn open_transactions(&self) -> Vec<String> {
+        let open = self.ids.iter().filter(|(_, id)| !matches!(id.stage, Stage::Empty));
+        open.map(|(name, id)| format!("{name}: {:?}", id.stage)).collect()
     }
 
     pub(super) fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<CommittedOffset>, PortError> {

@@ -33,7 +33,12 @@ pub enum EngineChoice {
 #[derive(Clone, Debug)]
 pub(super) enum Disk {
     Memory(MemDisk),
-    Apart { data: MemDisk, meta: MemDisk },
+    /// Data may be lost by a kill, as without a write-ahead log; the file with the position is not.
+    Apart {
+        data: MemDisk,
+        meta: MemDisk,
+        rng: Arc<Mutex<SeededRng>>,
+    },
     Families(Arc<Mutex<Families>>),
 }
 
@@ -55,7 +60,10 @@ impl Disk {
         };
         match choice {
             EngineChoice::Memory => Self::Memory(memory()),
-            EngineChoice::PositionApart => Self::Apart { data: memory(), meta: memory() },
+            EngineChoice::PositionApart => {
+                let rng = Arc::new(Mutex::new(SeededRng::new(seed ^ name.len() as u64)));
+                Self::Apart { data: memory(), meta: memory(), rng }
+            }
             EngineChoice::FlushedApart => Self::Families(Arc::new(Mutex::new(Families {
                 disks: (0..=stores).map(|_| (memory(), 0)).collect(),
                 rng: SeededRng::new(seed ^ name.len() as u64),
@@ -64,14 +72,17 @@ impl Disk {
     }
 
     /// Opens it for these stores.
-    pub(super) fn open(&self, names: &[&str], crash: &CrashPlan, coin: u64) -> Result<Box<dyn Engine>, EngineError> {
+    pub(super) fn open(
+        &self,
+        names: &[&str],
+        crash: &CrashPlan,
+        coin: u64,
+    ) -> Result<Box<dyn Engine>, EngineError> {
         let inner: Box<dyn Engine> = match self {
             Self::Memory(disk) => Box::new(MemEngine::open(disk, names)?),
-            Self::Apart { data, meta } => Box::new(Apart {
-                data: MemEngine::open(data, names)?,
-                meta: MemEngine::open(meta, &[])?,
-                crash: crash.clone(),
-            }),
+            Self::Apart { data, meta, .. } => {
+                Box::new(Apart { data: MemEngine::open(data, names)?, meta: MemEngine::open(meta, &[])? })
+            }
             Self::Families(families) => Box::new(FlushedApart::open(families, names)?),
         };
         Ok(Box::new(Faulty { inner, crash: crash.clone(), rng: SeededRng::new(coin) }))
@@ -79,10 +90,17 @@ impl Disk {
 
     /// The process was killed.
     pub(super) fn killed(&self) {
-        if let Self::Families(families) = self {
-            let mut families = families.lock().unwrap_or_else(PoisonError::into_inner);
-            for (disk, unflushed) in &mut families.disks {
-                disk.power_cut(std::mem::take(unflushed));
+        match self {
+            Self::Memory(_) => {} // the system writes on what a killed process has written
+            Self::Apart { data, rng, .. } => {
+                let lost = rng.lock().unwrap_or_else(PoisonError::into_inner).index(3);
+                data.power_cut(lost);
+            }
+            Self::Families(families) => {
+                let mut families = families.lock().unwrap_or_else(PoisonError::into_inner);
+                for (disk, unflushed) in &mut families.disks {
+                    disk.power_cut(std::mem::take(unflushed));
+                }
             }
         }
     }
@@ -189,7 +207,6 @@ impl Engine for Faulty {
 struct Apart {
     data: MemEngine,
     meta: MemEngine,
-    crash: CrashPlan,
 }
 
 impl View for Apart {
@@ -209,9 +226,6 @@ impl View for Apart {
 impl Engine for Apart {
     fn write(&mut self, batch: Batch) -> Result<(), EngineError> {
         self.data.write(Batch { updates: batch.updates, meta: None })?;
-        if self.crash.pass(Point::InWrite) {
-            return Err(dead("written"));
-        }
         self.meta.write(Batch { updates: Vec::new(), meta: batch.meta })
     }
 

@@ -157,7 +157,8 @@ impl Driver {
         running.kill(process, false);
         if let Some(process) = running.processes.get_mut(process) {
             let copy = |(id, disk): (&TaskId, &Disk)| Some((*id, disk.copy()?));
-            process.disks = image.map_or_else(BTreeMap::new, |image| image.0.iter().filter_map(copy).collect());
+            process.disks =
+                image.map_or_else(BTreeMap::new, |image| image.0.iter().filter_map(copy).collect());
         }
         Ok(())
     }
@@ -186,7 +187,13 @@ impl Driver {
     }
 
     /// Requests of a process that get no answer: flushes, offset commits, takings of the id.
-    pub fn fail_requests(&mut self, process: usize, flushes: u32, offsets: u32, inits: u32) -> Result<(), DriverError> {
+    pub fn fail_requests(
+        &mut self,
+        process: usize,
+        flushes: u32,
+        offsets: u32,
+        inits: u32,
+    ) -> Result<(), DriverError> {
         let running = self.at_work()?;
         if let Some(process) = running.processes.get(process) {
             let mut faults = process.faults.lock().unwrap_or_else(PoisonError::into_inner);

@@ -58,6 +58,8 @@ pub(super) struct Log {
     aborted: Vec<(i64, i64, i64)>,
     /// Below it tombstones may have been removed.
     horizon: i64,
+    /// Below it the log was compacted.
+    compacted_to: i64,
 }
 
 impl Log {
@@ -164,13 +166,18 @@ impl Log {
         })
     }
 
-    /// What a table holds after all committed records below an offset.
-    pub(super) fn fold(&self, below: i64) -> BTreeMap<Bytes, Bytes> {
+    /// What a table holds after all committed records below an offset. `decided`: producers whose open transaction is
+    /// decided to be committed; only its marker is missing.
+    pub(super) fn fold(&self, below: i64, decided: &BTreeSet<i64>) -> BTreeMap<Bytes, Bytes> {
         let mut table = BTreeMap::new();
-        for (offset, record, outcome) in self.history() {
-            let Some(key) = record.key.clone().filter(|_| offset < below && outcome == Outcome::Committed) else {
-                continue;
+        for entry in self.history.range(..below).map(|(_, entry)| entry) {
+            let Body::Record(record) = &entry.body else { continue };
+            let counts = match self.outcome(entry) {
+                Outcome::Committed => true,
+                Outcome::Open => entry.producer.is_some_and(|producer| decided.contains(&producer.id)),
+                Outcome::Aborted => false,
             };
+            let Some(key) = record.key.clone().filter(|_| counts) else { continue };
             match &record.value {
                 Some(value) => table.insert(key, value.clone()),
                 None => table.remove(&key),
@@ -179,10 +186,20 @@ impl Log {
         table
     }
 
+    /// Whether a reader that stands at an offset may have missed a record of that key below it, because a later one
+    /// has superseded it there: it will come by that one.
+    pub(super) fn is_superseded(&self, key: &Bytes, from: i64) -> bool {
+        self.history.range(from..self.compacted_to.max(from)).any(|(_, entry)| {
+            let of_key = matches!(&entry.body, Body::Record(record) if record.key.as_ref() == Some(key));
+            of_key && self.outcome(entry) == Outcome::Committed
+        })
+    }
+
     /// Log compaction of everything that is decided: the last record of a key stays, and a tombstone only when it is
     /// younger than `tombstones_from_ms`.
     pub(super) fn compact(&mut self, tombstones_from_ms: i64) {
         let stable = self.last_stable();
+        self.compacted_to = self.compacted_to.max(stable);
         let mut seen = BTreeSet::new();
         let mut gone = Vec::new();
         for (offset, entry) in self.entries.range(..stable).rev() {
@@ -243,7 +260,11 @@ mod tests {
 
     fn record(key: &'static str, value: Option<&'static str>) -> RawRecord {
         let key = Some(Bytes::from_static(key.as_bytes()));
-        RawRecord { key, value: value.map(|value| Bytes::from_static(value.as_bytes())), ..RawRecord::default() }
+        RawRecord {
+            key,
+            value: value.map(|value| Bytes::from_static(value.as_bytes())),
+            ..RawRecord::default()
+        }
     }
 
     /// Proves that the simulated log shows what Kafka's shows: nothing open or aborted, the last stable offset at the
@@ -263,8 +284,8 @@ mod tests {
         assert_eq!(log.last_stable(), log.end());
         let values: Vec<_> = log.read(0, 1000).0.into_iter().map(|(offset, ..)| offset).collect();
         assert_eq!(values, [0, 2]);
-        assert_eq!(log.fold(5).get(&b"a"[..]), Some(&Bytes::from_static(b"2")));
-        assert_eq!(log.fold(5).len(), 1);
+        assert_eq!(log.fold(5, &BTreeSet::new()).get(&b"a"[..]), Some(&Bytes::from_static(b"2")));
+        assert_eq!(log.fold(5, &BTreeSet::new()).len(), 1);
     }
 
     /// Proves that compaction keeps the fold of what is left, tells its horizon, and that truncation moves the end

@@ -43,11 +43,12 @@ impl World {
     pub(super) fn changes(&self, id: TaskId) -> Vec<ChangeSource> {
         let sub = &self.topology.sub_topologies()[usize::from(id.sub_topology)];
         let at = |topic: &str| TopicPartition::new(topic, id.partition);
-        let source = |(spec, table): (&crate::state::StoreSpec, &Option<String>)| match (&spec.changelog, table) {
-            (Some(topic), _) => ChangeSource::Changelog(at(topic)),
-            (None, Some(topic)) => ChangeSource::Input(at(topic)),
-            (None, None) => unreachable!("a store has a changelog or is the table of an input"),
-        };
+        let source =
+            |(spec, table): (&crate::state::StoreSpec, &Option<String>)| match (&spec.changelog, table) {
+                (Some(topic), _) => ChangeSource::Changelog(at(topic)),
+                (None, Some(topic)) => ChangeSource::Input(at(topic)),
+                (None, None) => unreachable!("a store has a changelog or is the table of an input"),
+            };
         sub.stores.iter().zip(&sub.table_topics).map(source).collect()
     }
 
@@ -203,12 +204,17 @@ impl Process {
         let group = self.group(world);
         for index in 0..self.workers.len() {
             moved |= self.workers[index].run_once(&group)? == Ran::Worked;
-            for event in self.workers[index].take_events() {
-                self.handle(event, world)?;
-                moved = true;
-            }
         }
-        Ok(moved)
+        Ok(self.take_events(world)? || moved)
+    }
+
+    fn take_events(&mut self, world: &World) -> Result<bool, Ended> {
+        let events: Vec<WorkerEvent> = self.workers.iter_mut().flat_map(Worker::take_events).collect();
+        let any = !events.is_empty();
+        for event in events {
+            self.handle(event, world)?;
+        }
+        Ok(any)
     }
 
     /// A worker whose transactional id is free of old transactions. `false`: not yet.
@@ -252,6 +258,7 @@ impl Process {
                 all &= worker.resume(&owned)?;
             }
             self.needs_resume = !all;
+            self.take_events(world)?; // tasks that were lost are closed before they are opened again
         }
         let mut started = false;
         for id in owned {
@@ -381,7 +388,8 @@ impl Process {
             let log_start = world.cluster.lock().log(at).map_or(0, super::log::Log::log_start);
             self.positions.insert(at.clone(), *offsets.entry(at.clone()).or_insert(log_start));
         }
-        let mut task = Task::new(&world.topology, id, state).map_err(|error| Ended::Failed(error.to_string()))?;
+        let mut task =
+            Task::new(&world.topology, id, state).map_err(|error| Ended::Failed(error.to_string()))?;
         task.limit_inputs(&inputs);
         task.resume_at(&offsets, stream_time);
         self.workers[0].add(task, world.changes(id));
@@ -403,7 +411,8 @@ impl Process {
                     found.truncate(records_max);
                 }
                 worker.set_log_end(at, log.end());
-                let record = |(offset, _, record)| InputRecord { topic_partition: at.clone(), offset, record };
+                let record =
+                    |(offset, _, record)| InputRecord { topic_partition: at.clone(), offset, record };
                 worker.push(found.into_iter().map(record).collect());
                 worker.fetched_to(at, next);
                 *position = next;
@@ -435,7 +444,9 @@ impl Process {
 
     /// A task that failed too often gets a worker of its own; one that has one is given up.
     fn set_apart(&mut self, id: TaskId, reason: String, world: &World) -> Result<(), Ended> {
-        let Some(place) = self.workers.iter().position(|worker| worker.task(id).is_some()) else { return Ok(()) };
+        let Some(place) = self.workers.iter().position(|worker| worker.task(id).is_some()) else {
+            return Ok(());
+        };
         if place > 0 {
             self.refused.insert(id, reason);
             self.workers.remove(place);
@@ -456,12 +467,37 @@ impl Process {
         self.recovering.contains_key(&id)
     }
 
+    /// It waits for the cluster: for a recovery, or to be a member again.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.recovering.is_empty() || self.needs_resume || self.deaf > 0
+    }
+
     /// Nothing is under way here.
     pub(super) fn is_quiet(&self) -> bool {
-        let dirty = |worker: &Worker<SimProducer>| worker.tasks().any(Task::is_dirty);
-        !self.alive
-            || self.frozen
-            || (self.recovering.is_empty() && !self.needs_resume && self.deaf == 0 && !self.workers.iter().any(dirty))
+        let busy = |task: &Task| task.is_dirty() || task.buffered_bytes() > 0;
+        let dirty = |worker: &Worker<SimProducer>| worker.tasks().any(busy);
+        !self.alive || self.frozen || (!self.is_waiting() && !self.workers.iter().any(dirty))
+    }
+
+    /// Commits now, as far as that is possible.
+    pub(super) fn commit(&mut self, world: &World) {
+        if !self.alive || self.frozen {
+            return;
+        }
+        let group = self.group(world);
+        for index in 0..self.workers.len() {
+            match self.workers[index].commit(&group) {
+                Ok(_) => {}
+                Err(WorkerError::Stopped(_)) => return self.kill(),
+                Err(error @ (WorkerError::Fenced { .. } | WorkerError::Port { .. })) => {
+                    self.failed = Some(error.to_string());
+                    return self.kill();
+                }
+            }
+            if self.crash.is_dead() {
+                return self.kill();
+            }
+        }
     }
 
     /// Where a task's input stands.
@@ -484,7 +520,9 @@ impl From<WorkerError> for Ended {
     fn from(error: WorkerError) -> Self {
         match error {
             WorkerError::Stopped(_) => Self::Killed,
-            error @ (WorkerError::Fenced { .. } | WorkerError::Port { .. }) => Self::Failed(error.to_string()),
+            error @ (WorkerError::Fenced { .. } | WorkerError::Port { .. }) => {
+                Self::Failed(error.to_string())
+            }
         }
     }
 }

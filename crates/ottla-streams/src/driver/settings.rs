@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::Driver;
 use super::broken::Broken;
 use super::cluster::Outcome;
 use super::crash::Point;
 use super::disk::EngineChoice;
-use super::Driver;
 use crate::recovery::RecoveryPlan;
 use crate::topology::Topology;
 use crate::worker::{Guarantee, WorkerSettings};

@@ -19,6 +19,9 @@ use crate::task::Boundary;
 impl<T: TransactionPort> Worker<T> {
     /// A boundary is wanted: by time, by bytes, by the age of the transaction, or by a processor.
     pub(super) fn is_commit_due(&mut self) -> bool {
+        if self.slots.values().any(|slot| self.needs_anchor(slot)) {
+            return true;
+        }
         let Some(dirty_since) = self.dirty_since else { return false };
         let now = self.now();
         let old = match self.phase {
@@ -36,16 +39,29 @@ impl<T: TransactionPort> Worker<T> {
         self.share.must_commit()
     }
 
+    /// A task that nobody has ever committed anything for, without transactions: its changes count at once, so the
+    /// first anchor comes before the first of them. Else a crash in between leaves a changelog that nobody can place.
+    pub(super) fn needs_anchor(&self, slot: &Slot) -> bool {
+        self.settings.guarantee == Guarantee::AtLeastOnce && slot.base.writer.is_empty() && !slot.is_parked()
+    }
+
     /// Commits what was done since the last boundary, now. `false`: there was nothing, or it did not come about yet;
     /// [`Worker::run_once`] goes on with it.
     pub fn commit(&mut self, group: &GroupMetadata) -> Result<bool, WorkerError> {
         if self.suspended || !self.settle()? {
             return Ok(false);
         }
-        let dirty: Vec<TaskId> =
-            self.slots.iter().filter(|(_, slot)| slot.is_dirty()).map(|(id, _)| *id).collect();
+        let dirty: Vec<TaskId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.is_dirty() || self.needs_anchor(slot))
+            .map(|(id, _)| *id)
+            .collect();
         if dirty.is_empty() {
-            assert!(self.phase == Phase::Idle, "I3: a transaction is open and no task took or wrote anything");
+            assert!(
+                self.phase == Phase::Idle,
+                "I3: a transaction is open and no task took or wrote anything"
+            );
             self.dirty_since = None;
             return Ok(false);
         }
@@ -162,7 +178,9 @@ impl<T: TransactionPort> Worker<T> {
 
     fn undecided(&mut self, dirty: &[TaskId], begun: Duration, fenced: Option<String>) {
         self.metrics.unknown_outcomes.add(1);
-        let Phase::Open { since } = self.phase else { unreachable!("a commit was asked for in a transaction") };
+        let Phase::Open { since } = self.phase else {
+            unreachable!("a commit was asked for in a transaction")
+        };
         let tasks = dirty.iter().copied().collect();
         self.phase = Phase::Undecided { since, begun, tasks, fenced, decided: false };
     }
@@ -242,19 +260,14 @@ impl<T: TransactionPort> Worker<T> {
 }
 
 /// Where a task will stand once its transaction is committed.
-fn boundary(
-    slot: &Slot,
-    writer: &str,
-    acked: &BTreeMap<TopicPartition, Acked>,
-    wall_ms: i64,
-) -> Meta {
+fn boundary(slot: &Slot, writer: &str, acked: &BTreeMap<TopicPartition, Acked>, wall_ms: i64) -> Meta {
     let Boundary { offsets: inputs, stream_time, timers } = slot.task.boundary();
     let mut meta = slot.task.state().meta().clone();
     for (source, store) in slot.changes.iter().zip(&mut meta.stores) {
         match source {
             ChangeSource::Changelog(at) => {
-                if let Some(last) = acked.get(at) {
-                    debug_assert!(last.offset >= store.position, "I2: T never goes back");
+                // I2: T never goes back; a plain producer tells of what was written before this boundary, too
+                if let Some(last) = acked.get(at).filter(|last| last.offset >= store.position) {
                     store.position = last.offset + 1;
                     store.leader_epoch = last.leader_epoch;
                 }

@@ -36,7 +36,9 @@ impl<T: TransactionPort> Worker<T> {
 
     /// Tasks that may work, beginning behind the one that had the last turn.
     fn turns(&self) -> Vec<TaskId> {
-        let running = |(id, slot): (&TaskId, &Slot)| (slot.status == Status::Running).then_some(*id);
+        let running = |(id, slot): (&TaskId, &Slot)| {
+            (slot.status == Status::Running && !self.needs_anchor(slot)).then_some(*id)
+        };
         let mut ids: Vec<TaskId> = self.slots.iter().filter_map(running).collect();
         let first = self.turn.map_or(0, |turn| ids.partition_point(|id| *id <= turn));
         ids.rotate_left(first);
@@ -108,7 +110,8 @@ impl<T: TransactionPort> Worker<T> {
     fn result_refused(&mut self, id: TaskId, topic: &str, reason: &str) {
         let judged = self.slots.get_mut(&id).map(|slot| slot.task.refused(topic, reason));
         match judged {
-            Some(Ok(())) => self.fail(&format!("a result for {topic} is refused, its record is left out: {reason}"), false),
+            Some(Ok(())) => self
+                .fail(&format!("a result for {topic} is refused, its record is left out: {reason}"), false),
             Some(Err(error)) => self.task_failed(id, &error.to_string()),
             None => self.fail(reason, false),
         }
@@ -163,9 +166,9 @@ impl<T: TransactionPort> Worker<T> {
                 Ok(())
             }
             PortError::Fenced(reason) => self.fenced(&reason),
-            error @ (PortError::MetadataTooLarge { .. } | PortError::OutOfRange { .. } | PortError::Fatal(_)) => {
-                Err(self.port_error(error))
-            }
+            error @ (PortError::MetadataTooLarge { .. }
+            | PortError::OutOfRange { .. }
+            | PortError::Fatal(_)) => Err(self.port_error(error)),
         }
     }
 
@@ -177,7 +180,10 @@ impl<T: TransactionPort> Worker<T> {
             Phase::Open { since } | Phase::Failed { since, .. } | Phase::Undecided { since, .. } => *since,
         };
         if !self.has_timed_out(since) {
-            return Err(WorkerError::Fenced { writer: self.settings.writer.clone(), reason: reason.to_owned() });
+            return Err(WorkerError::Fenced {
+                writer: self.settings.writer.clone(),
+                reason: reason.to_owned(),
+            });
         }
         self.metrics.timed_out.add(1);
         let reason = format!("the transaction was open for longer than its time-out: {reason}");

@@ -27,13 +27,16 @@ impl<T: TransactionPort> Worker<T> {
         if !self.end_undecided()? {
             return Ok(false);
         }
-        let Phase::Undecided { since, begun, tasks, fenced, .. } = self.phase.clone() else { return Ok(true) };
+        let Phase::Undecided { since, begun, tasks, fenced, .. } = self.phase.clone() else {
+            return Ok(true);
+        };
         let Some(verdicts) = self.verdicts(&tasks)? else { return Ok(false) };
         self.at(Step::AfterWitness)?;
         let of = |verdict: Verdict| -> Vec<TaskId> {
             verdicts.iter().filter(|(_, found)| **found == verdict).map(|(id, _)| *id).collect()
         };
-        let (committed, aborted, mut lost) = (of(Verdict::Committed), of(Verdict::Aborted), of(Verdict::Lost));
+        let (committed, aborted, mut lost) =
+            (of(Verdict::Committed), of(Verdict::Aborted), of(Verdict::Lost));
         if !committed.is_empty() {
             // one transaction has one outcome: a task that did not move with it was moved by somebody else
             lost.extend(&aborted);
