@@ -13,6 +13,7 @@ mod configs;
 mod epochs;
 mod groups;
 mod items;
+mod members;
 mod offsets;
 mod topics;
 mod transactions;

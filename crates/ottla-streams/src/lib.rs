@@ -19,6 +19,8 @@
 //! | [`record`] | records and names at byte level |
 //! | [`recovery`] | brings a task's stores to the boundary that the log says |
 //! | [`topology`], [`dsl`] | what an application computes, as a value, and the typed builder of it |
+//! | [`app`] | a topology at work on a cluster |
+//! | [`kafka`] | the ports on a real cluster |
 //! | [`codec`] | keys and values as bytes |
 //! | [`task`], [`processor`] | a sub-topology over one partition at work, and the user's code in it |
 //! | [`store`] | typed stores over a task's or a snapshot's bytes |
@@ -37,10 +39,12 @@
 mod bytes_codec;
 
 pub mod anchor;
+pub mod app;
 pub mod codec;
 pub mod driver;
 pub mod dsl;
 pub mod engine;
+pub mod kafka;
 pub mod meta;
 pub mod open;
 pub mod overlay;

@@ -116,6 +116,36 @@ pub trait TransactionPort: Send {
     fn reinit(&mut self) -> Result<(), PortError>;
 }
 
+impl TransactionPort for Box<dyn TransactionPort> {
+    fn begin(&mut self) -> Result<(), PortError> {
+        (**self).begin()
+    }
+
+    fn send(&mut self, record: OutputRecord) -> Result<Ticket, PortError> {
+        (**self).send(record)
+    }
+
+    fn flush(&mut self) -> Result<BTreeMap<TopicPartition, Acked>, PortError> {
+        (**self).flush()
+    }
+
+    fn send_offsets(&mut self, offsets: &[OffsetToCommit], group: &GroupMetadata) -> Result<(), PortError> {
+        (**self).send_offsets(offsets, group)
+    }
+
+    fn commit(&mut self) -> Result<(), CommitFailure> {
+        (**self).commit()
+    }
+
+    fn abort(&mut self) -> Result<(), PortError> {
+        (**self).abort()
+    }
+
+    fn reinit(&mut self) -> Result<(), PortError> {
+        (**self).reinit()
+    }
+}
+
 /// The bounds of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogBounds {

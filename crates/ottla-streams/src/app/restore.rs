@@ -1,0 +1,333 @@
+//! The threads that bring tasks' stores forward, several tasks in turn, without a worker ever waiting for it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ottla_client::TopicPartition;
+use ottla_env::clock::{Clock, OsClock};
+use ottla_env::spawn::{self, Handle, ThreadHandle};
+use ottla_env::time;
+use tokio::sync::{mpsc, oneshot};
+
+use super::settings::{AppSettings, Reset, Stores};
+use super::shared::Shared;
+use crate::kafka::KafkaReader;
+use crate::open::{EngineKind, OpenError, Place, StateOpener};
+use crate::port::{PortError, ReadPort};
+use crate::record::TaskId;
+use crate::recovery::{ChangeSource, Recovery, RecoveryPlan, RecoveryStep, Start};
+use crate::state::TaskState;
+use crate::state_dir::{StateDir, TaskDir};
+use crate::task::Task;
+use crate::topology::{Plan, Topology};
+
+/// Tasks that may wait for a thread.
+pub(super) const QUEUE_MAX: usize = 1024;
+/// Pause when every task waits for the log.
+const WAIT_PAUSE: Duration = Duration::from_millis(20);
+/// How often a long restore is told.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) enum ToRestore {
+    Task(TaskId),
+    /// They are not ours any more. Answered when their folders are free.
+    Cancel(BTreeSet<TaskId>, oneshot::Sender<()>),
+    /// The end.
+    Stop,
+}
+
+/// A task at its boundary.
+pub(super) struct Restored {
+    pub(super) task: Box<Task>,
+    pub(super) changes: Vec<ChangeSource>,
+    pub(super) offsets: BTreeMap<TopicPartition, i64>,
+    pub(super) replayed: u64,
+}
+
+pub(super) enum FromRestore {
+    Ready(TaskId, Restored),
+    Failed(TaskId, String),
+}
+
+/// What a restore needs to know.
+pub(super) struct Context {
+    pub(super) topology: Topology,
+    pub(super) plan: Plan,
+    pub(super) settings: Arc<AppSettings>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) dir: Arc<StateDir>,
+    pub(super) opener: StateOpener,
+    pub(super) on_disk: Arc<Mutex<BTreeSet<TaskId>>>,
+}
+
+impl Context {
+    /// The engine that the settings ask for.
+    pub(super) fn opener(settings: &AppSettings) -> StateOpener {
+        let kind = match settings.stores {
+            Stores::Memory => EngineKind::Memory,
+            #[cfg(feature = "rocksdb")]
+            Stores::Rocks { wal, block_cache_bytes, memtable_bytes } => {
+                use crate::engine::rocks::{RocksSettings, RocksShared};
+                let settings =
+                    RocksSettings { wal, block_cache_bytes, memtable_bytes, ..RocksSettings::default() };
+                EngineKind::Rocks(RocksShared::new(settings))
+            }
+        };
+        StateOpener { spill_bytes: settings.spill_bytes, ..StateOpener::new(kind) }
+    }
+
+    fn changes(&self, id: TaskId) -> Vec<ChangeSource> {
+        let sub = &self.topology.sub_topologies()[usize::from(id.sub_topology)];
+        let at = |topic: &str| TopicPartition::new(topic, id.partition);
+        let stores = sub.stores.iter().zip(&sub.table_topics);
+        stores
+            .map(|(spec, table)| match (&spec.changelog, table) {
+                (Some(topic), _) => ChangeSource::Changelog(at(topic)),
+                (None, Some(topic)) => ChangeSource::Input(at(topic)),
+                (None, None) => unreachable!("a store has a changelog or is the table of an input"),
+            })
+            .collect()
+    }
+
+    fn recovery(&self, id: TaskId) -> Recovery {
+        let inputs = self.plan.inputs_of(&self.topology, id);
+        let mut plan = RecoveryPlan::new(id, &self.shared.group_id, inputs, self.changes(id));
+        plan.on_mismatch = self.settings.on_mismatch;
+        Recovery::new(plan, OsClock.wall_ms())
+    }
+
+    /// Where an input begins that has no committed offset.
+    fn reset(&self, at: &TopicPartition, id: TaskId, reader: &mut KafkaReader) -> Result<i64, PortError> {
+        let sub = &self.topology.sub_topologies()[usize::from(id.sub_topology)];
+        let topic = at.topic.as_str();
+        let is_whole = sub.repartitions.iter().any(|name| name == topic)
+            || sub.table_topics.iter().flatten().any(|name| name == topic);
+        let bounds = reader.bounds(at)?;
+        Ok(match self.settings.reset {
+            Reset::Latest if !is_whole => bounds.log_end,
+            Reset::Latest | Reset::Earliest => bounds.log_start,
+        })
+    }
+}
+
+/// A task that is being restored.
+struct Active {
+    id: TaskId,
+    dir: TaskDir,
+    state: TaskState,
+    recovery: Recovery,
+    /// It is built beside the old one, for that reason.
+    beside: Option<String>,
+    began: Duration,
+    told: Duration,
+}
+
+struct Loop {
+    context: Arc<Context>,
+    runtime: Handle,
+    reader: KafkaReader,
+    queue: mpsc::Receiver<ToRestore>,
+    results: mpsc::Sender<FromRestore>,
+    active: VecDeque<Active>,
+}
+
+/// Starts a thread.
+pub(super) fn start(
+    context: Arc<Context>,
+    runtime: Handle,
+    queue: mpsc::Receiver<ToRestore>,
+    results: mpsc::Sender<FromRestore>,
+) -> std::io::Result<ThreadHandle<()>> {
+    spawn::thread("streams-restore", move || {
+        let connected = KafkaReader::connect(&runtime, &context.settings.client, 4 << 20);
+        match connected {
+            Ok(reader) => Loop { context, runtime, reader, queue, results, active: VecDeque::new() }.run(),
+            Err(error) => {
+                let id = TaskId { sub_topology: 0, partition: 0 };
+                let _ = results.blocking_send(FromRestore::Failed(id, error.to_string())); // the application has ended
+            }
+        }
+    })
+}
+
+enum Outcome {
+    Again,
+    Waits,
+    Done(Start),
+    Beside(String),
+}
+
+impl Loop {
+    fn run(mut self) {
+        let mut idle = 0;
+        loop {
+            if self.active.is_empty() {
+                match self.queue.blocking_recv() {
+                    Some(ToRestore::Stop) | None => return,
+                    Some(command) => self.obey(command),
+                }
+            }
+            loop {
+                match self.queue.try_recv() {
+                    Ok(ToRestore::Stop) | Err(mpsc::error::TryRecvError::Disconnected) => return,
+                    Ok(command) => self.obey(command),
+                    Err(mpsc::error::TryRecvError::Empty) => break,
+                }
+            }
+            let Some(active) = self.active.pop_front() else { continue };
+            if self.advance(active) {
+                idle = 0;
+            } else {
+                idle += 1;
+                if idle >= self.active.len() {
+                    self.runtime.block_on(time::sleep(WAIT_PAUSE));
+                    idle = 0;
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: ToRestore) {
+        match command {
+            ToRestore::Task(id) => match self.open(id) {
+                Ok(active) => self.active.push_back(active),
+                Err(error) => self.fail(id, error.to_string()),
+            },
+            ToRestore::Stop => self.active.clear(), // the loop ends
+            ToRestore::Cancel(ids, done) => {
+                self.active.retain(|active| !ids.contains(&active.id));
+                ids.iter().for_each(|id| self.context.shared.set_restoring(*id, None));
+                let _ = done.send(()); // the member has given up waiting
+            }
+        }
+    }
+
+    fn fail(&self, id: TaskId, reason: String) {
+        self.context.shared.set_restoring(id, None);
+        let _ = self.results.blocking_send(FromRestore::Failed(id, reason)); // the application has ended
+    }
+
+    fn open(&self, id: TaskId) -> Result<Active, OpenError> {
+        let context = &self.context;
+        let dir = context.dir.task(id)?;
+        let sub = &context.topology.sub_topologies()[usize::from(id.sub_topology)];
+        let opened = context.opener.open(&dir, Place::Current, &sub.stores, sub.fingerprint)?;
+        context.on_disk.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        context.shared.set_restoring(id, Some(0));
+        let (began, recovery) = (OsClock.monotonic(), context.recovery(id));
+        Ok(Active { id, dir, state: opened.state, recovery, beside: None, began, told: began })
+    }
+
+    /// One step of one task. `false`: it waits.
+    fn advance(&mut self, mut active: Active) -> bool {
+        let id = active.id;
+        match self.step(&mut active) {
+            Ok(Outcome::Again) => self.active.push_back(active),
+            Ok(Outcome::Waits) => {
+                self.active.push_back(active);
+                return false;
+            }
+            Ok(Outcome::Beside(reason)) => match self.beside(active, reason) {
+                Ok(active) => self.active.push_back(active),
+                Err(error) => self.fail(id, error.to_string()),
+            },
+            Ok(Outcome::Done(start)) => match self.finish(active, start) {
+                Ok(restored) => {
+                    self.context.shared.set_restoring(id, None);
+                    let _ = self.results.blocking_send(FromRestore::Ready(id, restored)); // the application has ended
+                }
+                Err(reason) => self.fail(id, reason),
+            },
+            Err(reason) => self.fail(id, reason),
+        }
+        true
+    }
+
+    fn step(&mut self, active: &mut Active) -> Result<Outcome, String> {
+        let step = match active.recovery.step(&mut self.reader, &mut active.state, OsClock.wall_ms()) {
+            Ok(step) => step,
+            Err(error) if error.is_retriable() => {
+                tracing::debug!(task = %active.id, %error, "tried again");
+                return Ok(Outcome::Waits);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        Ok(match step {
+            RecoveryStep::Progress { left } => {
+                self.tell(active, left);
+                Outcome::Again
+            }
+            RecoveryStep::Wait { at, target, last_stable } => {
+                tracing::debug!(task = %active.id, %at, target, last_stable, "waits for a transaction to be decided");
+                Outcome::Waits
+            }
+            RecoveryStep::RebuildBeside(reason) => Outcome::Beside(reason.to_string()),
+            RecoveryStep::Ready(start) => Outcome::Done(start),
+        })
+    }
+
+    fn tell(&self, active: &mut Active, left: i64) {
+        self.context.shared.set_restoring(active.id, Some(left));
+        let now = OsClock.monotonic();
+        if now.saturating_sub(active.told) >= PROGRESS_EVERY {
+            active.told = now;
+            let seconds = now.saturating_sub(active.began).as_secs();
+            tracing::info!(task = %active.id, left, seconds, "restoring");
+        }
+    }
+
+    /// Begins anew in a folder beside.
+    fn beside(&self, active: Active, reason: String) -> Result<Active, OpenError> {
+        tracing::warn!(task = %active.id, reason, "the state is rebuilt beside the old one");
+        let Active { id, dir, state, began, .. } = active;
+        drop(state);
+        let sub = &self.context.topology.sub_topologies()[usize::from(id.sub_topology)];
+        let opened = self.context.opener.open(&dir, Place::Rebuild, &sub.stores, sub.fingerprint)?;
+        let recovery = self.context.recovery(id);
+        Ok(Active { id, dir, state: opened.state, recovery, beside: Some(reason), began, told: began })
+    }
+
+    fn finish(&mut self, active: Active, start: Start) -> Result<Restored, String> {
+        let Active { id, dir, mut state, beside, began, .. } = active;
+        let context = Arc::clone(&self.context);
+        if let Some(reason) = beside
+            && !matches!(context.opener.kind, EngineKind::Memory)
+        {
+            drop(state);
+            dir.swap(&reason).map_err(|error| error.to_string())?;
+            let sub = &context.topology.sub_topologies()[usize::from(id.sub_topology)];
+            let opened = context.opener.open(&dir, Place::Current, &sub.stores, sub.fingerprint);
+            state = opened.map_err(|error| error.to_string())?.state;
+        }
+        let mut offsets = start.offsets.clone();
+        let inputs = context.plan.inputs_of(&context.topology, id);
+        for at in &inputs {
+            if !offsets.contains_key(at) {
+                let offset = self.first_offset(at, id)?;
+                offsets.insert(at.clone(), offset);
+            }
+        }
+        let mut task = Task::new(&context.topology, id, state).map_err(|error| error.to_string())?;
+        task.limit_inputs(&inputs);
+        task.set_limits(context.settings.buffer_bytes_max, context.settings.buffer_bytes_max);
+        task.resume_at(&offsets, start.stream_time);
+        let milliseconds = OsClock.monotonic().saturating_sub(began).as_millis();
+        tracing::info!(task = %id, replayed = start.replayed, milliseconds, "restored");
+        let changes = context.changes(id);
+        Ok(Restored { task: Box::new(task), changes, offsets, replayed: start.replayed })
+    }
+
+    fn first_offset(&mut self, at: &TopicPartition, id: TaskId) -> Result<i64, String> {
+        let deadline = OsClock.monotonic() + self.context.settings.client.api_timeout;
+        loop {
+            match self.context.reset(at, id, &mut self.reader) {
+                Ok(offset) => return Ok(offset),
+                Err(PortError::Retriable(_)) if OsClock.monotonic() < deadline => {
+                    self.runtime.block_on(time::sleep(WAIT_PAUSE));
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
