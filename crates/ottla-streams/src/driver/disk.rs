@@ -1,6 +1,8 @@
 //! What a task of a simulated process keeps over a crash, and the engine over it, with faults.
 
 use std::path::Path;
+#[cfg(feature = "rocksdb")]
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -8,6 +10,8 @@ use ottla_env::rng::{Rng, SeededRng};
 
 use super::crash::{CrashPlan, Point};
 use crate::engine::mem::{MemDisk, MemEngine};
+#[cfg(feature = "rocksdb")]
+use crate::engine::rocks::{RocksEngine, RocksShared};
 use crate::engine::{
     Batch, Direction, Engine, EngineError, EngineStats, KeyRange, Scan, StoreId, Update, View,
 };
@@ -21,6 +25,9 @@ pub enum EngineChoice {
     /// In memory, on a disk that survives crashes. The default: fast, and every fault can be made.
     #[default]
     Memory,
+    /// RocksDB, in folders below this one.
+    #[cfg(feature = "rocksdb")]
+    Rocks(PathBuf, RocksShared),
     /// Broken: positions are in another place than data, written a moment later.
     #[doc(hidden)]
     PositionApart,
@@ -33,6 +40,8 @@ pub enum EngineChoice {
 #[derive(Clone, Debug)]
 pub(super) enum Disk {
     Memory(MemDisk),
+    #[cfg(feature = "rocksdb")]
+    Rocks(PathBuf, RocksShared),
     /// Data may be lost by a kill, as without a write-ahead log; the file with the position is not.
     Apart {
         data: MemDisk,
@@ -60,6 +69,8 @@ impl Disk {
         };
         match choice {
             EngineChoice::Memory => Self::Memory(memory()),
+            #[cfg(feature = "rocksdb")]
+            EngineChoice::Rocks(folder, shared) => Self::Rocks(folder.join(name), shared.clone()),
             EngineChoice::PositionApart => {
                 let rng = Arc::new(Mutex::new(SeededRng::new(seed ^ name.len() as u64)));
                 Self::Apart { data: memory(), meta: memory(), rng }
@@ -80,6 +91,8 @@ impl Disk {
     ) -> Result<Box<dyn Engine>, EngineError> {
         let inner: Box<dyn Engine> = match self {
             Self::Memory(disk) => Box::new(MemEngine::open(disk, names)?),
+            #[cfg(feature = "rocksdb")]
+            Self::Rocks(folder, shared) => Box::new(RocksEngine::open(folder, names, shared)?),
             Self::Apart { data, meta, .. } => {
                 Box::new(Apart { data: MemEngine::open(data, names)?, meta: MemEngine::open(meta, &[])? })
             }
@@ -91,6 +104,8 @@ impl Disk {
     /// The process was killed.
     pub(super) fn killed(&self) {
         match self {
+            #[cfg(feature = "rocksdb")]
+            Self::Rocks(..) => {}
             Self::Memory(_) => {} // the system writes on what a killed process has written
             Self::Apart { data, rng, .. } => {
                 let lost = rng.lock().unwrap_or_else(PoisonError::into_inner).index(3);
@@ -111,6 +126,8 @@ impl Disk {
             Self::Memory(disk) => {
                 disk.power_cut(batches);
             }
+            #[cfg(feature = "rocksdb")]
+            Self::Rocks(..) => {} // cuts of its log are made by the tests of the engine
             Self::Apart { .. } | Self::Families(_) => self.killed(),
         }
     }

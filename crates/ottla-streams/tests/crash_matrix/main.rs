@@ -15,5 +15,7 @@
 mod broken;
 mod enumerated;
 mod ledger;
+#[cfg(feature = "rocksdb")]
+mod on_disk;
 mod rows;
 mod rows_log;
