@@ -40,6 +40,7 @@ mod running;
 mod settings;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,6 +59,7 @@ use crate::engine::{Direction, KeyRange};
 use crate::record::RawRecord;
 use crate::store::{KvStore, StoreError};
 use crate::topology::{PlanError, Topology};
+use crate::worker::WorkerMetrics;
 
 /// Why the driver cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -321,6 +323,11 @@ impl Driver {
     /// What each process counted.
     pub fn counts(&self) -> Vec<ProcessCounts> {
         self.running.as_ref().map_or_else(Vec::new, Running::counts)
+    }
+
+    /// Figures of a process's worker; they begin anew when the process is started anew. `None` before its first round.
+    pub fn metrics(&self, process: usize) -> Option<Arc<WorkerMetrics>> {
+        self.running.as_ref()?.metrics(process)
     }
 
     /// Tasks that cannot be recovered, with the named error.

@@ -365,7 +365,10 @@ impl<T: TransactionPort> Worker<T> {
         self.metrics.parked_tasks.set(self.parked() as u64);
         let mut lag = BTreeMap::new();
         for slot in self.slots.values() {
-            for (at, offset) in slot.task.offsets() {
+            let committed = &slot.task.state().meta().inputs;
+            for (at, next) in slot.task.offsets() {
+                // markers behind the last record are no lag, once nothing is under way
+                let offset = if slot.is_dirty() { committed.get(&at).copied().unwrap_or(0) } else { next };
                 if let Some(end) = self.log_ends.get(&at) {
                     lag.insert(at, u64::try_from(end - offset).unwrap_or(0));
                 }

@@ -30,6 +30,7 @@ pub(super) struct World {
     pub(super) topology: Topology,
     pub(super) plan: Plan,
     pub(super) template: WorkerSettings,
+    pub(super) uncommitted_bytes_max: usize,
     pub(super) engines: EngineChoice,
     pub(super) broken: Option<Broken>,
     pub(super) generation: i32,
@@ -230,7 +231,8 @@ impl Process {
         };
         let reader = Box::new(SimReader::new(&world.cluster));
         let clock = world.cluster.lock().clock.clone();
-        let mut worker = Worker::new(settings, port, reader, clock, &Budget::new(Budget::BYTES_MAX));
+        let mut worker =
+            Worker::new(settings, port, reader, clock, &Budget::new(world.uncommitted_bytes_max));
         worker.set_hook(Box::new(self.crash.clone()));
         worker.apply_first = world.broken == Some(Broken::ApplyBeforeCommit);
         self.workers.push(worker);

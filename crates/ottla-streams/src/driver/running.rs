@@ -20,6 +20,7 @@ use crate::engine::StoreId;
 use crate::record::{RawRecord, TaskId};
 use crate::state::Committed;
 use crate::topology::InternalKind;
+use crate::worker::{Worker, WorkerMetrics};
 
 /// Rounds after which work that never ends is an error.
 const ROUNDS_MAX: u32 = 20_000;
@@ -76,6 +77,7 @@ impl Running {
             topology,
             plan,
             template: setup.template.clone(),
+            uncommitted_bytes_max: setup.uncommitted_bytes_max,
             engines: setup.engines.clone(),
             broken: setup.broken,
             generation,
@@ -365,6 +367,10 @@ impl Running {
             refused.map(|(id, reason)| format!("{}, task {id}: {reason}", process.name)).collect::<Vec<_>>()
         };
         self.processes.iter().flat_map(of).collect()
+    }
+
+    pub(super) fn metrics(&self, index: usize) -> Option<Arc<WorkerMetrics>> {
+        self.processes.get(index)?.workers.first().map(Worker::metrics)
     }
 
     /// Whether a topic is the changelog of a store.

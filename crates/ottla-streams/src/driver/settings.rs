@@ -10,7 +10,7 @@ use super::crash::Point;
 use super::disk::EngineChoice;
 use crate::recovery::RecoveryPlan;
 use crate::topology::Topology;
-use crate::worker::{Guarantee, WorkerSettings};
+use crate::worker::{Budget, Guarantee, WorkerSettings};
 
 /// Everything that is chosen beforehand.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub(super) struct Setup {
     pub(super) processes: usize,
     pub(super) engines: EngineChoice,
     pub(super) template: WorkerSettings,
+    pub(super) uncommitted_bytes_max: usize,
     pub(super) marker_delay: Duration,
     pub(super) tells_horizon: bool,
     pub(super) broken: Option<Broken>,
@@ -41,6 +42,7 @@ impl Setup {
             processes: 1,
             engines: EngineChoice::Memory,
             template,
+            uncommitted_bytes_max: Budget::BYTES_MAX,
             marker_delay: Duration::ZERO,
             tells_horizon: true,
             broken: None,
@@ -92,6 +94,13 @@ impl Driver {
     #[must_use]
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.setup.template.commit_interval = interval;
+        self
+    }
+
+    /// A process commits before the interval is over once it holds so many uncommitted bytes. Default 64 MiB.
+    #[must_use]
+    pub fn uncommitted_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.setup.uncommitted_bytes_max = bytes_max;
         self
     }
 

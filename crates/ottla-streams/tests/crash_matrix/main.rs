@@ -13,6 +13,7 @@
 //! A failing seed is printed; run it alone with `CRASH_SEED=n cargo test -p ottla-streams --test crash_matrix chaos`.
 
 mod broken;
+mod commits;
 mod enumerated;
 mod ledger;
 #[cfg(feature = "rocksdb")]
