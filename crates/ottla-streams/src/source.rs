@@ -14,6 +14,7 @@
 //! | [`files`] | text logs, line by line, through rotation by renaming |
 //! | `outbox` | an outbox table in PostgreSQL (feature `postgres`) |
 //! | [`runner`] | lanes, transactions, rollback, unknown outcomes |
+//! | [`thread`] | a source at work in a thread of its own |
 //!
 //! The design follows Kafka Connect's KIP-618 in writing positions in the records' transaction, and needs neither its
 //! leader nor its fencing requests. Not here: sinks; logical replication.
@@ -22,6 +23,7 @@ pub mod files;
 #[cfg(feature = "postgres")]
 pub mod outbox;
 pub mod runner;
+pub mod thread;
 
 use std::fmt;
 use std::time::Duration;

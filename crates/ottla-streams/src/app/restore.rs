@@ -280,8 +280,11 @@ impl Loop {
     /// Begins anew in a folder beside.
     fn beside(&self, active: Active, reason: String) -> Result<Active, OpenError> {
         tracing::warn!(task = %active.id, reason, "the state is rebuilt beside the old one");
-        let Active { id, dir, state, began, .. } = active;
+        let Active { id, dir, state, began, beside, .. } = active;
         drop(state);
+        if beside.is_some() {
+            dir.drop_rebuild()?; // one that was broken off, and cannot be brought forward itself by now
+        }
         let sub = &self.context.topology.sub_topologies()[usize::from(id.sub_topology)];
         let opened = self.context.opener.open(&dir, Place::Rebuild, &sub.stores, sub.fingerprint)?;
         let recovery = self.context.recovery(id);

@@ -40,6 +40,8 @@ pub use options::{RocksSettings, RocksShared};
 
 /// Key of the meta record in the default family.
 const META_KEY: &[u8] = b"meta";
+/// A file with this name says that a read has found damage, and what: opening alone may not see it again.
+const DAMAGED: &str = "OTTLA_DAMAGED";
 /// Before the store's name in the family's: no store can be called `default`.
 const FAMILY_PREFIX: &str = "store.";
 
@@ -120,7 +122,15 @@ impl Inner {
     }
 
     fn told(&self, during: &'static str) -> impl Fn(rocksdb::Error) -> EngineError + '_ {
-        move |error| told(&self.folder, during, &error)
+        move |error| {
+            let error = told(&self.folder, during, &error);
+            if let EngineError::Corrupt { reason, .. } = &error
+                && let Err(failed) = files::write(&self.folder.join(DAMAGED), reason.as_bytes())
+            {
+                tracing::warn!(folder = %self.folder.display(), error = %failed, "damage could not be noted");
+            }
+            error
+        }
     }
 
     fn batch(&self, batch: Batch) -> WriteBatch {
@@ -160,14 +170,18 @@ impl Inner {
     }
 }
 
-/// Whether a database is there. `Corrupt` when there is data but not the file that says which of it counts: RocksDB
-/// would make a new database on top of it.
+/// Whether a database is there. `Corrupt` when there is data but not the file that says which of it counts (RocksDB would
+/// make a new database on top of it), and when a read has found damage.
 fn check_files(folder: &Path) -> std::io::Result<Result<bool, EngineError>> {
     let (mut current, mut data) = (false, false);
     for path in files::list_folder(folder)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         current |= name == "CURRENT";
         data |= name.ends_with(".sst");
+        if name == DAMAGED {
+            let reason = files::read_text(&path, 4096).unwrap_or_else(|error| error.to_string());
+            return Ok(Err(EngineError::Corrupt { folder: folder.display().to_string(), reason }));
+        }
     }
     Ok(if data && !current {
         let reason = "there are data files, but the file CURRENT is missing".to_owned();

@@ -97,7 +97,8 @@ fn c16_damaged_engine_is_set_aside() {
     }
 }
 
-/// Proves that damage inside a table is an error of its own kind when it is read, and never a wrong value.
+/// Proves that damage inside a table is an error of its own kind when it is read, never a wrong value, and that the
+/// next start sets such an engine aside although it opens.
 #[test]
 fn c16_damage_is_seen_by_reads() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -113,6 +114,9 @@ fn c16_damage_is_seen_by_reads() {
         Ok(Opened { state, .. }) => {
             let found: Result<Vec<_>, _> = state.scan(S, &KeyRange::ALL, Direction::Forward).collect();
             assert!(matches!(found, Err(EngineError::Corrupt { .. })), "{found:?}");
+            drop(state);
+            let again = opener().open(&task, Place::Current, &specs(), 1).expect("opened");
+            assert!(again.set_aside.is_some() && again.state.meta().seq == 0);
         }
         Err(error) => panic!("{error}"),
     }
