@@ -110,7 +110,7 @@ impl<T> Paged<T> {
 
     /// A place for one more page at the end.
     fn push_page(&mut self) {
-        if self.pages % BOOK_PAGES == 0 {
+        if self.pages.is_multiple_of(BOOK_PAGES) {
             self.books.push(Arc::default());
         }
         let book = self.books.last_mut().expect("there is one");

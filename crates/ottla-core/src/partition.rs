@@ -481,16 +481,16 @@ impl Partitions {
             open.remove(&first_offset);
             Some((first_offset, open.keys().next().copied().unwrap_or(header.base_offset + 1)))
         });
-        if let Some((first_offset, last_stable_offset)) = ended {
-            if !marker.commit {
-                let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
-                Arc::make_mut(&mut state.aborted).push(AbortedTransaction {
-                    producer_id: header.producer_id,
-                    first_offset,
-                    last_offset: header.base_offset,
-                    last_stable_offset,
-                });
-            }
+        if let Some((first_offset, last_stable_offset)) = ended
+            && !marker.commit
+        {
+            let state = self.states.get_mut(slot).expect("slots are of partitions that exist");
+            Arc::make_mut(&mut state.aborted).push(AbortedTransaction {
+                producer_id: header.producer_id,
+                first_offset,
+                last_offset: header.base_offset,
+                last_stable_offset,
+            });
         }
         Ok(Some(AppliedMarker { producer_id: header.producer_id, commit: marker.commit }))
     }

@@ -699,10 +699,8 @@ fn ids_are_bounded() {
 /// it, and then there is room. The same with the ceiling of one principal, and after a restart.
 #[test]
 fn open_transactions_are_bounded() {
-    let ceilings: [fn(&mut crate::config::Limits); 2] = [
-        |limits| limits.open_transactions_max = 2,
-        |limits| limits.open_transactions_per_principal_max = 2,
-    ];
+    let ceilings: [fn(&mut crate::config::Limits); 2] =
+        [|limits| limits.open_transactions_max = 2, |limits| limits.open_transactions_per_principal_max = 2];
     for set in ceilings {
         let mut broker = Broker::with(|config| set(&mut config.limits));
         broker.topic("a");
