@@ -116,6 +116,8 @@ pub(crate) struct Shell {
     in_flight: Option<InFlight>,
     snapshot: Option<SnapshotJob>,
     durable: Position,
+    /// Time of the newest frame or snapshot, ms: what the log writes of its own accord is not older.
+    log_ms: i64,
     /// Bounds as published; readers see nothing else.
     pub(crate) published: BTreeMap<TopicIdPartition, Bounds>,
     order: u64,
@@ -256,6 +258,7 @@ impl Shell {
         }
         history.counts.frames += 1;
         history.frame_written(time.0);
+        self.log_ms = self.log_ms.max(time.0);
         let durable = shadow.unsure.take().filter(|_| self.setup.compare_states);
         if let Some((time, position, entries)) = durable
             && let Err(error) = shadow.state.replay(&entries, position, time)
@@ -343,6 +346,7 @@ impl Shell {
             shard_time: self.clock.now().0,
         };
         let snapshot: Snapshot = self.core.snapshot();
+        self.log_ms = self.log_ms.max(info.shard_time);
         if let Ok(writer) = self.log.snapshots.begin(info) {
             self.snapshot = Some(SnapshotJob { writer, chunks: snapshot.chunks().collect() });
         }

@@ -24,6 +24,16 @@ fn twenty_seeds_are_clean() {
     assert!(report.counts.restarts > 50 && report.counts.states_compared > 50, "{:?}", report.counts);
 }
 
+/// Proves that shard time does not go back where a change of files follows a snapshot that was taken later than the
+/// newest frame. First seen as seed 1012.
+#[test]
+fn a_change_of_files_behind_a_snapshot() {
+    for seed in [1012, 1019] {
+        let report = power_cut::run(seed, Options::from_seed(seed));
+        assert!(report.is_clean(), "{}", report.describe());
+    }
+}
+
 /// Proves that a seed is the whole run: the same seed gives the same trace, another seed another one.
 #[test]
 fn the_same_seed_gives_the_same_trace() {

@@ -172,9 +172,13 @@ impl LogWriter {
     /// into the new files, and [`Levels::unlink`](crate::Levels::unlink) may remove the old ones.
     ///
     /// `change` must have been made for this opening, and changes are appended in the order in which they were made.
-    /// Errors as of [`append`](Self::append).
-    pub fn append_files(&mut self, change: &FilesChange) -> Result<FrameSequence, AppendError> {
-        let sequence = self.append(self.shard_time, self.position, &[change.edit.entry()])?;
+    /// `shard_time` is not below that of any frame or snapshot so far. Errors as of [`append`](Self::append).
+    pub fn append_files(
+        &mut self,
+        shard_time: i64,
+        change: &FilesChange,
+    ) -> Result<FrameSequence, AppendError> {
+        let sequence = self.append(shard_time, self.position, &[change.edit.entry()])?;
         take_in(&self.shared, change);
         Ok(sequence)
     }

@@ -171,7 +171,7 @@ impl LogThread {
     /// Changes of the files, each a frame of its own. Readers see nothing of it.
     fn change_files(&mut self, changes: Vec<ChangeOfFiles>) -> Result<(), ottla_storage::AppendError> {
         for (change, done) in changes {
-            self.writer.append_files(&change)?;
+            self.writer.append_files(self.last_time.0, &change)?;
             self.metrics.log.written_bytes.set(self.writer.bytes_written());
             if done.try_send(()).is_err() {
                 tracing::debug!("nobody unlinks the files of a change; the next start does");
@@ -208,7 +208,9 @@ impl LogThread {
     }
 
     /// Everything before the snapshot is durable now, so its frame sequence is known and final.
-    fn hand_over(&self, (state, position, time): (Snapshot, Position, ShardTime)) {
+    fn hand_over(&mut self, (state, position, time): (Snapshot, Position, ShardTime)) {
+        // What the log writes of its own accord behind it is not older than it.
+        self.last_time = self.last_time.max(time);
         let info = SnapshotInfo {
             frame_sequence: self.writer.durable_sequence(),
             epoch: self.epoch,

@@ -57,7 +57,7 @@ pub fn recover(
         }
     };
     while let Some(frame) = opening.next_frame()? {
-        time = frame.shard_time;
+        time = time.max(frame.shard_time);
         state
             .replay(&frame.entries, Position(frame.position), ShardTime(frame.shard_time))
             .map_err(|error| RecoverError::Replay { frame: frame.frame_sequence.0, error })?;

@@ -7,6 +7,7 @@ mod faults;
 mod gated;
 mod hostile;
 mod metrics;
+mod retention;
 mod sessions;
 mod settings;
 mod shutdown;

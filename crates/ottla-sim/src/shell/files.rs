@@ -88,7 +88,7 @@ impl Shell {
         if early {
             self.log.levels.unlink(&change);
         }
-        if self.log.writer.append_files(&change).is_err() {
+        if self.log.writer.append_files(self.log_ms, &change).is_err() {
             return LogStep::Dead;
         }
         if !early {

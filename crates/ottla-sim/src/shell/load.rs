@@ -123,6 +123,7 @@ pub(super) fn load(
         in_flight: None,
         snapshot: None,
         durable,
+        log_ms: time_ms,
         published: unsettled.map(|unsettled| unsettled.published.clone()).unwrap_or_default(),
         order: 0,
         last_loop_ms,

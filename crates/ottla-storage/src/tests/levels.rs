@@ -108,7 +108,7 @@ impl World {
         while let Some(change) =
             self.opened.levels.run_once(horizon, now, &self.starts).expect("the disk is well")
         {
-            self.opened.writer.append_files(&change).expect("appended");
+            self.opened.writer.append_files(self.time, &change).expect("appended");
             self.check();
             self.opened.levels.unlink(&change);
             while self.opened.preparer.run_once() {}
@@ -274,7 +274,7 @@ fn damaged_sources_stay() {
         if let Some(change) =
             world.opened.levels.run_once(horizon, 1_000_000, &world.starts).expect("the disk is well")
         {
-            world.opened.writer.append_files(&change).expect("appended");
+            world.opened.writer.append_files(world.time, &change).expect("appended");
             world.opened.levels.unlink(&change);
         }
     }
@@ -306,7 +306,7 @@ fn power_cuts_at_every_step() {
         let horizon = world.opened.snapshots.horizon().expect("known");
         loop {
             match world.opened.levels.run_once(horizon, 1_000_000, &world.starts) {
-                Ok(Some(change)) if world.opened.writer.append_files(&change).is_ok() => {
+                Ok(Some(change)) if world.opened.writer.append_files(world.time, &change).is_ok() => {
                     world.opened.levels.unlink(&change);
                 }
                 Ok(None) if !sim.stopped() => break,

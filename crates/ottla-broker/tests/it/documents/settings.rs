@@ -32,21 +32,20 @@ Unlike Kafka, Ottla refuses names that it does not know, as there are no plugins
 
 The unit is the end of the name: `.ms`, `.minutes`, `.hours`, `.bytes`. Lists have commas between their elements.
 
-**Not effective yet:** records are not dropped by age or size, and topics are not compacted. What is about that
-(marked \"kept\") is taken, checked, stored and shown, and nothing follows it. A tombstone stays, and a folder grows.
+`retention.ms` and `retention.bytes` delete whole units, as Kafka deletes whole segments. A unit is what one sealed file
+of the log (`log.file.bytes`) holds of the partition, or a batch of the file in use; by size also a batch of the file at
+which the limit falls. It is as old as its largest timestamp, also when that lies in the future; without timestamps it
+is as old as its file. The space comes back once two snapshots (`snapshot.log.bytes`) contain what was deleted.
+
+**Not effective yet:** topics are not compacted. What is about that (marked \"kept\") is taken, checked, stored and
+shown, and nothing follows it. A tombstone stays.
 \"Without effect\" is said of what means nothing here and is taken so that tools go on.
 
 ";
 
 /// Settings that are stored and that nothing follows yet: of topics, and the broker's defaults of them.
-const KEPT: &[&str] = &[
-    "delete.retention.ms",
-    "max.compaction.lag.ms",
-    "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms",
-    "retention.bytes",
-    "retention.ms",
-];
+const KEPT: &[&str] =
+    &["delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms"];
 
 /// Defaults that are not Kafka's, with the reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
@@ -160,13 +159,7 @@ fn absent_of_groups(name: &str) -> Option<&'static str> {
 
 /// The setting of a topic that this one of the broker is the default of.
 fn is_kept(name: &str) -> bool {
-    let of_topic = |definition: &&Definition| {
-        definition.name == name
-            || definition.synonym == Some(name)
-            || (definition.name == "retention.ms"
-                && name.starts_with("log.retention.")
-                && name != "log.retention.bytes")
-    };
+    let of_topic = |definition: &&Definition| definition.name == name || definition.synonym == Some(name);
     topic_definitions().iter().filter(of_topic).any(|definition| KEPT.contains(&definition.name))
 }
 
