@@ -48,7 +48,7 @@ pub(super) struct BrokenReader<R> {
 
 impl<R: ReadPort> BrokenReader<R> {
     /// Replaces the targets by what is stable now.
-    fn to_last_stable(
+    fn aim_at_last_stable(
         &mut self,
         mut committed: Vec<CommittedOffset>,
     ) -> Result<Vec<CommittedOffset>, PortError> {
@@ -73,7 +73,7 @@ impl<R: ReadPort> ReadPort for BrokenReader<R> {
     ) -> Result<Vec<CommittedOffset>, PortError> {
         let committed = self.inner.committed(group_id, partitions)?;
         match self.broken {
-            Some(Broken::RestoreToLastStable) => self.to_last_stable(committed),
+            Some(Broken::RestoreToLastStable) => self.aim_at_last_stable(committed),
             _ => Ok(committed),
         }
     }

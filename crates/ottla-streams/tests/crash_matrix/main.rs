@@ -10,7 +10,9 @@
 //! | C21 | the lock of a state folder, host and boot id | tests of the state folder |
 //! | C1-C9, C11, C22 | SIGKILL of processes and brokers, SIGSTOP, lost answers | `cargo xtask prove streams` |
 //!
-//! A failing seed is printed; run it alone with `CRASH_SEED=n cargo test -p ottla-streams --test crash_matrix chaos`.
+//! The same over RocksDB in a folder is in `on_disk`. A failing seed is printed; run it alone with `CRASH_SEED=n cargo test -p ottla-streams --test crash_matrix chaos`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests stop the test")]
 
 mod broken;
 mod commits;
