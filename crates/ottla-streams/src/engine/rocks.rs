@@ -197,6 +197,20 @@ pub struct RocksEngine {
     inner: Arc<Inner>,
     shared: RocksShared,
     writing: WriteMode,
+    /// Of a scratch engine: its folder goes with it. Last, so that the database is closed before.
+    _scratch: Option<RemovedAtEnd>,
+}
+
+/// A folder that is removed when this is dropped.
+#[derive(Debug)]
+struct RemovedAtEnd(PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        if let Err(error) = files::remove_tree(&self.0) {
+            tracing::warn!(folder = %self.0.display(), %error, "spilled writes stay until the next start");
+        }
+    }
 }
 
 /// How batches are written; one way from open to close.
@@ -217,14 +231,16 @@ impl RocksEngine {
         Self::open_with(folder, names, shared, shared.settings().wal)
     }
 
-    /// An empty engine for spilled writes: what was in the folder is removed, nothing survives a crash.
+    /// An empty engine for spilled writes: what was in the folder is removed, and the folder at the end.
     pub fn scratch(folder: &Path, names: &[&str], shared: &RocksShared) -> Result<Self, EngineError> {
         files::remove_tree(folder).map_err(|error| EngineError::Io {
             folder: folder.display().to_string(),
             during: "opened",
             reason: error.to_string(),
         })?;
-        Self::open_with(folder, names, shared, false)
+        let mut engine = Self::open_with(folder, names, shared, false)?;
+        engine._scratch = Some(RemovedAtEnd(folder.to_owned()));
+        Ok(engine)
     }
 
     fn open_with(
@@ -238,7 +254,7 @@ impl RocksEngine {
         let mut writing = WriteOptions::default();
         writing.set_sync(false);
         writing.disable_wal(!wal);
-        Ok(Self { inner, shared: shared.clone(), writing: WriteMode(writing) })
+        Ok(Self { inner, shared: shared.clone(), writing: WriteMode(writing), _scratch: None })
     }
 }
 

@@ -187,6 +187,7 @@ fn spills_to_disk() {
             meta.seq += 1;
             state.apply(meta).expect("written");
         }
+        assert!(!task.scratch().exists(), "nothing of it stays");
         let wanted = if round == 2 { 2 } else { 0 };
         assert_eq!(state.get(S, &7u32.to_be_bytes()).expect("read"), Some(Bytes::from(vec![wanted; 100])));
     }
