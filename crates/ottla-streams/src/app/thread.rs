@@ -258,6 +258,10 @@ impl Loop {
                     self.spawn.shared.withdraw(*id);
                 }
                 drop(states);
+                // a task that was found lost meanwhile holds its engine until its event is taken
+                for event in self.worker.take_events() {
+                    self.handle(event, &group);
+                }
                 self.share_paused();
                 let _ = done.send(()); // the member has given up waiting
             }
