@@ -36,8 +36,7 @@ use self::making::{check_state, core, sources};
 pub use self::metrics::TaskMetrics;
 pub(crate) use self::node::Node;
 pub use self::timers::TimerClock;
-use crate::engine::StoreId;
-use crate::record::{Change, InputRecord, OutputRecord, RawRecord, TaskId};
+use crate::record::{Change, InputRecord, OutputRecord, TaskId};
 use crate::state::TaskState;
 use crate::topology::{SubTopology, Topology};
 

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use super::*;
 use crate::codec::{I64, Utf8};
 use crate::dsl::tests::world::{Decimal, World};
+use crate::engine::StoreId;
 use crate::processor::{Context, Processor, Record};
+use crate::record::RawRecord;
 use crate::store::{Kv, KvStore};
 
 const BAD: i64 = 13;
