@@ -11,6 +11,7 @@
 mod bench;
 mod broker;
 mod compat;
+mod draw;
 mod prove;
 mod report;
 mod run;
@@ -42,6 +43,8 @@ enum Command {
     Fix,
     /// Check what no compiler checks: module docs, file lengths, links, dependencies, decision records
     Tidy(tidy::Options),
+    /// Draw the pictures of the docs from the texts beside them
+    Draw,
     /// Compare our schema, field by field, with the definitions inside the published Kafka jars
     SchemaCheck(schema::Options),
     /// Show a promise by force and keep the result in docs/proofs.md
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Verify(options) => verify::run(&options),
         Command::Fix => verify::fix(),
         Command::Tidy(options) => tidy::run(&options),
+        Command::Draw => draw::run(),
         Command::SchemaCheck(options) => schema::run(&options),
         Command::Prove(options) => prove::run(&options),
         Command::Compat(options) => compat::run(&options),

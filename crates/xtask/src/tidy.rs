@@ -86,6 +86,7 @@ pub(crate) fn problems(workspace: &Workspace) -> Result<Vec<Problem>> {
     }
     manifests::check(&files, &mut problems);
     docs::check_set(&files, &mut problems);
+    docs::check_pictures(&files, &mut problems);
     examples::check(&files, &mut problems);
     Ok(problems)
 }

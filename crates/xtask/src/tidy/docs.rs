@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{File, Problem};
+use crate::draw;
 use crate::run::Workspace;
 
 /// Lines of ARCHITECTURE.md.
@@ -38,6 +39,21 @@ pub(super) fn check_text(workspace: &Workspace, file: &File, problems: &mut Vec<
         let opening: Vec<&str> = file.text.lines().take(README_OPENING).collect();
         for command in COMMANDS.iter().filter(|command| !opening.iter().any(|line| line.contains(*command))) {
             problems.push(file.problem(1, format!("does not open with `{command}`")));
+        }
+    }
+}
+
+/// Judges the pictures: each is what its text says.
+pub(super) fn check_pictures(files: &[File], problems: &mut Vec<Problem>) {
+    for file in files.iter().filter(|file| file.text.starts_with(draw::MARK)) {
+        let picture = draw::picture_of(&file.name);
+        let drawn = files.iter().find(|file| file.name == picture);
+        match draw::svg(&file.text) {
+            Err(error) => problems.push(file.problem(1, format!("cannot be drawn: {error:#}"))),
+            Ok(svg) if drawn.is_none_or(|drawn| drawn.text != svg) => {
+                problems.push(file.problem(1, format!("{picture} is not up to date: `cargo xtask draw`")));
+            }
+            Ok(_) => {}
         }
     }
 }

@@ -13,6 +13,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("ottla-broker", &["ottla-core", "ottla-storage", "ottla-protocol", "ottla-env"]),
     ("ottla-client", &["ottla-protocol", "ottla-env"]),
     ("ottla-doctest", &["ottla-broker", "ottla-env"]),
+    ("ottla-streams", &["ottla-client", "ottla-env"]),
     ("ottla", &["ottla-broker", "ottla-client", "ottla-protocol", "ottla-env"]),
     (
         "ottla-sim",
