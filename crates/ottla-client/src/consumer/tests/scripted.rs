@@ -58,7 +58,8 @@ struct Script {
     protocol: &'static str,
     sync_codes: VecDeque<ErrorCode>,
     assignment: Bytes,
-    heartbeat_codes: VecDeque<ErrorCode>,
+    /// Each with the number of JoinGroup requests that must have come before it is said.
+    heartbeat_codes: VecDeque<(usize, ErrorCode)>,
     joins: Vec<Text>,
 }
 
@@ -115,13 +116,16 @@ impl Script {
                 assignment: self.assignment.clone(),
                 ..SyncGroupResponse::default()
             }),
-            ApiKey::Heartbeat => call.reply(&HeartbeatResponse {
-                error_code: self.heartbeat_codes.pop_front().unwrap_or_default().code(),
-                ..HeartbeatResponse::default()
-            }),
+            ApiKey::Heartbeat => call.reply(&self.heartbeat()),
             ApiKey::LeaveGroup => call.reply(&LeaveGroupResponse::default()),
             _ => Answer::Close,
         }
+    }
+
+    fn heartbeat(&mut self) -> HeartbeatResponse {
+        let joins = self.joins.len();
+        let code = self.heartbeat_codes.pop_front_if(|(after, _)| *after <= joins).map(|(_, code)| code);
+        HeartbeatResponse { error_code: code.unwrap_or_default().code(), ..HeartbeatResponse::default() }
     }
 
     fn metadata(&self, own: &str) -> MetadataResponse {
@@ -453,11 +457,12 @@ fn members_join_again() {
     {
         let mut script = script.lock().expect("no panic");
         script.sync_codes = [ErrorCode::RebalanceInProgress, ErrorCode::UnknownMemberId].into();
+        // heartbeats go on while the consumer has not answered a rebalance: the last code is for the next generation
         script.heartbeat_codes = [
-            ErrorCode::CoordinatorLoadInProgress,
-            ErrorCode::NotCoordinator,
-            ErrorCode::RebalanceInProgress,
-            ErrorCode::IllegalGeneration,
+            (3, ErrorCode::CoordinatorLoadInProgress),
+            (3, ErrorCode::NotCoordinator),
+            (3, ErrorCode::RebalanceInProgress),
+            (4, ErrorCode::IllegalGeneration),
         ]
         .into();
     }
