@@ -172,7 +172,8 @@ fn transactions_are_all_or_nothing() {
                 }
                 assert!(time::now() < limit, "{dropped} dropped");
             }
-            assert!(dropped > 3, "version {version}: {dropped}");
+            // how often each waits after its first time depends on how the machine wakes tasks
+            assert!(dropped >= 3, "version {version}: each of the three waits at least once, {dropped}");
             producer.close().await.expect("closed");
             let read = values(client(&cluster.direct)).await;
             for partition in 0..2 {
