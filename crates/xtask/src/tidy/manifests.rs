@@ -19,6 +19,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
         "ottla-sim",
         &["ottla-core", "ottla-storage", "ottla-broker", "ottla-client", "ottla-protocol", "ottla-env"],
     ),
+    ("ottla-streams", &["ottla-client", "ottla-env"]),
     ("xtask", &[]),
 ];
 

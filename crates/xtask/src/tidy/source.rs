@@ -51,8 +51,10 @@ fn exceptions(file: &File, problems: &mut Vec<Problem>) {
         {
             problems.push(file.problem(number, "a silenced lint without its reason beside it"));
         }
-        // A test that counts memory needs an allocator of its own; there is no safe way to write one.
-        let unsafe_home = file.name.starts_with("crates/ottla-storage/src/") || file.name.contains("/tests/");
+        // What counts memory, a test or a measuring example, needs an allocator of its own; there is no safe way to
+        // write one.
+        let unsafe_home = ["/tests/", "/examples/"].iter().any(|folder| file.name.contains(folder))
+            || file.name.starts_with("crates/ottla-storage/src/");
         if silences && code.contains("unsafe_code") && !unsafe_home {
             problems.push(file.problem(number, "unsafe code has one home, a module of ottla-storage"));
         }
@@ -83,6 +85,11 @@ mod tests {
         assert_eq!(found("a.rs", "//! A.\n\n#[allow(x)]\n"), [3]);
         assert!(found("a.rs", "//! A.\n\n#[allow(x)] // since y\n// since z\n#[allow(x)]\n").is_empty());
         assert_eq!(found("a.rs", concat!("//! A.\n    #[ign", "ore]\n")), [2]);
+        let counts = "//! A.\n\n#![allow(unsafe_code)] // it counts\n";
+        assert_eq!(found("crates/a/src/b.rs", counts), [3]);
+        for home in ["crates/ottla-storage/src/b.rs", "crates/a/tests/b.rs", "crates/a/examples/b.rs"] {
+            assert!(found(home, counts).is_empty(), "{home}");
+        }
     }
 
     /// Proves that a long source file is found while a test file of that length passes.
