@@ -43,9 +43,29 @@ impl Broker {
         config: Option<PathBuf>,
         environment: &[(&'static str, &str)],
     ) -> Result<Self> {
-        let (script, binary) = match kind {
-            Kind::Ottla => ("compat/ottla-broker", Some(workspace.release_binary("ottla", "ottla")?)),
-            Kind::Kafka => ("compat/kafka-oracle", None),
+        let binary = match kind {
+            Kind::Ottla => Some(workspace.release_binary("ottla", "ottla")?),
+            Kind::Kafka => None,
+        };
+        Self::start_with(workspace, kind, binary, config, environment)
+    }
+
+    /// Starts an Ottla that was built elsewhere, with its defaults.
+    pub(crate) fn start_binary(workspace: &Workspace, binary: PathBuf) -> Result<Self> {
+        let binary = binary.canonicalize().with_context(|| format!("no {}", binary.display()))?;
+        Self::start_with(workspace, Kind::Ottla, Some(binary), None, &[])
+    }
+
+    fn start_with(
+        workspace: &Workspace,
+        kind: Kind,
+        binary: Option<PathBuf>,
+        config: Option<PathBuf>,
+        environment: &[(&'static str, &str)],
+    ) -> Result<Self> {
+        let script = match kind {
+            Kind::Ottla => "compat/ottla-broker",
+            Kind::Kafka => "compat/kafka-oracle",
         };
         let mut environment: Vec<_> =
             environment.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();

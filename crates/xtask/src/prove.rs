@@ -1,10 +1,11 @@
 //! `cargo xtask prove`: promises shown by force, with the result kept in docs/proofs.md.
 //!
 //! The harnesses are programs of their own: the simulator and the real binary under a killer, as release builds; our
-//! client under one, as a build for development. What they have in common: progress on standard error, one JSON object
+//! client and our streams under one, as builds for development. What they have in common: progress on standard error, one JSON object
 //! as the last line of standard output, and an exit code that says whether the promise held.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -63,6 +64,73 @@ enum Promise {
         #[arg(long)]
         oracle: bool,
     },
+    /// Our streams under kills: two applications with state, their broker killed as well; topics and stores exact
+    Streams(Streams),
+}
+
+/// Of the streams' proof.
+#[derive(clap::Args)]
+struct Streams {
+    /// How many kills (SIGKILL) of processes and broker; with --rolling, how many orderly restarts
+    #[arg(long, default_value_t = 200)]
+    kills: u64,
+    /// Longest time for them
+    #[arg(long, default_value_t = 1200)]
+    seconds: u64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Three processes, restarted in order one after another under load, instead of kills
+    #[arg(long)]
+    rolling: bool,
+    /// With Apache Kafka as the broker
+    #[arg(long)]
+    oracle: bool,
+    /// This binary as the broker, instead of a release build of this tree
+    #[arg(long, conflicts_with = "oracle")]
+    broker: Option<PathBuf>,
+}
+
+impl Streams {
+    /// Name and title of the section, and the command.
+    fn named(&self) -> (&'static str, &'static str, String) {
+        let Self { kills, seed, rolling, oracle, .. } = self;
+        let mut command = format!("cargo xtask prove streams --kills {kills} --seed {seed}");
+        command += if *rolling { " --rolling" } else { "" };
+        command += if *oracle { " --oracle" } else { "" };
+        let (name, title) = match (rolling, oracle) {
+            (false, false) => ("streams", "Our streams, killed"),
+            (true, false) => ("streams-rolling", "Our streams, restarted one after another"),
+            (false, true) => ("streams-oracle", "Our streams, killed, on Apache Kafka"),
+            (true, true) => {
+                ("streams-rolling-oracle", "Our streams, restarted one after another, on Apache Kafka")
+            }
+        };
+        (name, title, command)
+    }
+
+    /// Two applications with state, and their broker.
+    fn prove(&self, workspace: &Workspace) -> Result<Proof> {
+        let program = workspace.example("ottla-streams", "prove")?;
+        let broker = match &self.broker {
+            Some(binary) => Broker::start_binary(workspace, binary.clone())?,
+            None => Broker::start(workspace, if self.oracle { Kind::Kafka } else { Kind::Ottla }, None, &[])?,
+        };
+        let mut command = Command::new(program);
+        command.arg(&broker.bootstrap).env("PROVE_BREAK", broker.restart_command());
+        command.envs(self.rolling.then_some(("PROVE_ROLLING", "1")));
+        for (name, value) in
+            [("PROVE_KILLS", self.kills), ("PROVE_SECONDS", self.seconds), ("PROVE_SEED", self.seed)]
+        {
+            command.env(name, value.to_string());
+        }
+        let mut proof = harness(command)?;
+        if let Some(binary) = &self.broker {
+            let version = run::output(Command::new(binary).arg("--version"))?;
+            proof.result["broker"] = version.trim().into();
+        }
+        Ok(proof)
+    }
 }
 
 /// The outcome of a harness.
@@ -77,16 +145,16 @@ pub(crate) struct Proof {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let workspace = Workspace::find()?;
     let began = Instant::now();
-    let (name, title, command, proof) = match options.promise {
-        Promise::PowerCut { seeds } => {
+    let (name, title, command, proof) = match &options.promise {
+        &Promise::PowerCut { seeds } => {
             let command = format!("cargo xtask prove power-cut --seeds {seeds}");
             ("power-cut", "Power cuts (simulated)", command, power_cut(&workspace, seeds, false)?)
         }
-        Promise::Kill { rounds, seed } => {
+        &Promise::Kill { rounds, seed } => {
             let command = format!("cargo xtask prove kill --rounds {rounds} --seed {seed}");
             ("kill", "kill -9 of the real binary", command, kill(&workspace, rounds, seed)?)
         }
-        Promise::Client { seconds, v1, kip848, seed, oracle } => {
+        &Promise::Client { seconds, v1, kip848, seed, oracle } => {
             let mut command = format!("cargo xtask prove client --seconds {seconds} --seed {seed}");
             command += if v1 { " --v1" } else { "" };
             command += if kip848 { " --kip848" } else { "" };
@@ -94,6 +162,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let name = if v1 { "client-v1" } else { "client" };
             let title = if v1 { "Our client, killed (transactions v1)" } else { "Our client, killed" };
             (name, title, command, client(&workspace, kind, seconds, v1, kip848, seed)?)
+        }
+        Promise::Streams(streams) => {
+            let (name, title, command) = streams.named();
+            (name, title, command, streams.prove(&workspace)?)
         }
     };
     let seconds = began.elapsed().as_secs();

@@ -221,8 +221,13 @@ mod tests {
             names(&given, "y").contains(&"c-2".to_owned()) && names(&given, "y").contains(&"a-3".to_owned())
         );
         assert!(given[&Text::from("x")].iter().all(|at| had.contains(at)));
-        let again = assignor()
-            .assign(&topics(), &[member("x", given[&Text::from("x")].clone(), &[]), member("y", given[&Text::from("y")].clone(), &[])]);
+        let again = assignor().assign(
+            &topics(),
+            &[
+                member("x", given[&Text::from("x")].clone(), &[]),
+                member("y", given[&Text::from("y")].clone(), &[]),
+            ],
+        );
         assert_eq!((names(&again, "x"), names(&again, "y")), (names(&given, "x"), names(&given, "y")));
     }
 

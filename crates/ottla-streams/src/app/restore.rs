@@ -111,6 +111,11 @@ impl Context {
     }
 }
 
+/// How far a task's stores are, by their number.
+fn positions(state: &TaskState) -> Vec<i64> {
+    state.meta().stores.iter().map(|store| store.position).collect()
+}
+
 /// A task that is being restored.
 struct Active {
     id: TaskId,
@@ -119,6 +124,8 @@ struct Active {
     recovery: Recovery,
     /// It is built beside the old one, for that reason.
     beside: Option<String>,
+    /// Where its stores stood.
+    from: Vec<i64>,
     began: Duration,
     told: Duration,
 }
@@ -216,7 +223,8 @@ impl Loop {
         context.on_disk.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         context.shared.set_restoring(id, Some(0));
         let (began, recovery) = (OsClock.monotonic(), context.recovery(id));
-        Ok(Active { id, dir, state: opened.state, recovery, beside: None, began, told: began })
+        let from = positions(&opened.state);
+        Ok(Active { id, dir, state: opened.state, recovery, beside: None, from, began, told: began })
     }
 
     /// One step of one task. `false`: it waits.
@@ -288,11 +296,12 @@ impl Loop {
         let sub = &self.context.topology.sub_topologies()[usize::from(id.sub_topology)];
         let opened = self.context.opener.open(&dir, Place::Rebuild, &sub.stores, sub.fingerprint)?;
         let recovery = self.context.recovery(id);
-        Ok(Active { id, dir, state: opened.state, recovery, beside: Some(reason), began, told: began })
+        let from = positions(&opened.state);
+        Ok(Active { id, dir, state: opened.state, recovery, beside: Some(reason), from, began, told: began })
     }
 
     fn finish(&mut self, active: Active, start: Start) -> Result<Restored, String> {
-        let Active { id, dir, mut state, beside, began, .. } = active;
+        let Active { id, dir, mut state, beside, from, began, .. } = active;
         let context = Arc::clone(&self.context);
         if let Some(reason) = beside
             && !matches!(context.opener.kind, EngineKind::Memory)
@@ -311,12 +320,14 @@ impl Loop {
                 offsets.insert(at.clone(), offset);
             }
         }
+        let to = positions(&state);
         let mut task = Task::new(&context.topology, id, state).map_err(|error| error.to_string())?;
         task.limit_inputs(&inputs);
         task.set_limits(context.settings.buffer_bytes_max, context.settings.buffer_bytes_max);
         task.resume_at(&offsets, start.stream_time);
         let milliseconds = OsClock.monotonic().saturating_sub(began).as_millis();
-        tracing::info!(task = %id, replayed = start.replayed, milliseconds, "restored");
+        // told before the task can run, so that whoever listens has it before its first commit
+        tracing::info!(task = %id, replayed = start.replayed, ?from, ?to, milliseconds, "restored");
         let changes = context.changes(id);
         Ok(Restored { task: Box::new(task), changes, offsets, replayed: start.replayed })
     }

@@ -1,0 +1,353 @@
+//! The application's processes, and what is done to them and to the broker.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ottla_env::process::{self, Child, Output, Signal};
+use ottla_env::rng::{Rng, SeededRng};
+use ottla_env::spawn::{self, TaskHandle};
+use ottla_env::time::{self, Instant};
+use ottla_streams::worker::Step;
+use serde_json::Value;
+
+use super::check::Recovery;
+use super::{Failure, TICK, application};
+
+/// Between two strikes at processes, in ms.
+const STRIKE_MS: (u64, u64) = (1000, 3000);
+/// Between two kills of the broker, in ms.
+const BREAK_MS: (u64, u64) = (8_000, 20_000);
+/// One strike in so many stops a process instead of killing it.
+const FREEZE_ONE_IN: u64 = 20;
+/// Longer than session and transaction, and than the coordinator takes to notice (10 s).
+const FROZEN: Duration =
+    Duration::from_secs(10 + application::SESSION.as_secs() + application::TRANSACTION.as_secs());
+/// One process in so many that starts under fire is to kill itself at a named point.
+const NAMED_ONE_IN: u64 = 2;
+/// At the latest at this pass of it.
+const PASSES: u64 = 12;
+/// Before a process that ended by itself is started again.
+const RESPITE: Duration = Duration::from_millis(300);
+/// Longest that a process may take to end in order.
+const STOPPING: Duration = Duration::from_secs(60);
+/// Between two orderly restarts, once everybody runs, in ms.
+const ROLL_MS: (u64, u64) = (500, 2000);
+
+/// What a process has told last.
+#[derive(Default)]
+struct Told {
+    recoveries: Vec<Recovery>,
+    /// Tasks that run, by process; absent = it does not run all that it has.
+    running: BTreeMap<usize, u64>,
+}
+
+type Ears = Arc<Mutex<Told>>;
+
+fn lock(ears: &Ears) -> MutexGuard<'_, Told> {
+    ears.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A place for a process, with a state folder of its own.
+struct Slot {
+    arguments: Vec<OsString>,
+    child: Child,
+    /// Closed when this is dropped: the child ends.
+    stdin: Option<ChildStdin>,
+    /// The point at which it is to kill itself.
+    kill_at: Option<Step>,
+    /// We have killed it.
+    is_killed: bool,
+    revive_at: Option<Instant>,
+    thaw_at: Option<Instant>,
+    stop_by: Option<Instant>,
+}
+
+/// A child is never left behind, not even a stopped one.
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill(); // it has ended meanwhile: fine
+        }
+    }
+}
+
+/// All processes.
+pub(crate) struct Trouble {
+    rng: SeededRng,
+    slots: Vec<Slot>,
+    ears: Ears,
+    break_command: Option<String>,
+    breaking: Option<TaskHandle<io::Result<ExitStatus>>>,
+    strike_at: Instant,
+    break_at: Instant,
+    roll_at: Option<Instant>,
+    kills: u64,
+    named: BTreeMap<&'static str, u64>,
+    freezes: u64,
+    breaks: u64,
+    restarts: u64,
+    exits: u64,
+}
+
+impl Trouble {
+    pub(crate) fn new(rng: SeededRng, break_command: Option<String>) -> Self {
+        let now = time::now();
+        Self {
+            rng,
+            slots: Vec::new(),
+            ears: Ears::default(),
+            break_command,
+            breaking: None,
+            strike_at: now,
+            break_at: now + Duration::from_millis(BREAK_MS.0),
+            roll_at: None,
+            kills: 0,
+            named: BTreeMap::new(),
+            freezes: 0,
+            breaks: 0,
+            restarts: 0,
+            exits: 0,
+        }
+    }
+
+    /// Starts a process.
+    pub(crate) fn add(&mut self, bootstrap: &str, name: &str, folder: &PathBuf) -> Result<(), Failure> {
+        let index = self.slots.len();
+        let mut arguments: Vec<OsString> = [application::COMMAND, bootstrap, name].map(OsString::from).into();
+        arguments.extend([folder.into(), format!("p{index}").into()]);
+        let (child, stdin) = start(&arguments, None, index, &self.ears)?;
+        let (kill_at, is_killed, revive_at, thaw_at, stop_by) = (None, false, None, None, None);
+        self.slots.push(Slot { arguments, child, stdin, kill_at, is_killed, revive_at, thaw_at, stop_by });
+        Ok(())
+    }
+
+    /// Starts again what has ended, wakes what has slept; under `fire` those that start may be sentenced.
+    fn tend(&mut self, fire: bool) -> Result<(), Failure> {
+        let now = time::now();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.thaw_at.is_some_and(|at| at <= now) {
+                slot.child.signal(Signal::Continue)?;
+                slot.thaw_at = None;
+            }
+            if slot.stop_by.is_some_and(|at| at <= now) {
+                return Err(format!("process {index} does not end within {} s", STOPPING.as_secs()).into());
+            }
+            match slot.revive_at {
+                Some(at) if at > now => continue,
+                Some(_) => {}
+                None => {
+                    let Some(status) = slot.child.try_wait()? else { continue };
+                    lock(&self.ears).running.remove(&index);
+                    let in_order = slot.stop_by.take().is_some() && status.success();
+                    match (status.code(), slot.kill_at.filter(|_| !slot.is_killed)) {
+                        (Some(_), _) if in_order => {}
+                        (Some(_), _) => {
+                            self.exits += 1;
+                            slot.revive_at = Some(now + RESPITE);
+                            continue;
+                        }
+                        (None, Some(step)) => *self.named.entry(step.name()).or_default() += 1,
+                        (None, None) => {}
+                    }
+                }
+            }
+            slot.kill_at =
+                (fire && self.rng.one_in(NAMED_ONE_IN)).then(|| Step::ALL[self.rng.index(Step::ALL.len())]);
+            let sentence = slot.kill_at.map(|step| {
+                // what belongs to rollbacks comes seldom
+                let passes = if step < Step::BeforeAbort { self.rng.between(1, PASSES) } else { 1 };
+                format!("{}:{passes}", step.name())
+            });
+            (slot.child, slot.stdin) = start(&slot.arguments, sentence, index, &self.ears)?;
+            (slot.revive_at, slot.thaw_at, slot.is_killed) = (None, None, false);
+        }
+        Ok(())
+    }
+
+    /// Tends, and strikes when it is time for it.
+    pub(crate) async fn fire(&mut self) -> Result<(), Failure> {
+        self.tend(true)?;
+        let now = time::now();
+        if self.strike_at <= now {
+            self.strike_at = now + Duration::from_millis(self.rng.between(STRIKE_MS.0, STRIKE_MS.1));
+            // who is stopped must wake up as a zombie, and not be killed before
+            let awake = |slot: &&mut Slot| slot.thaw_at.is_none() && !slot.is_killed;
+            let mut awake: Vec<&mut Slot> = self.slots.iter_mut().filter(awake).collect();
+            let everybody = awake.len() > 1;
+            if !awake.is_empty() {
+                let victim = self.rng.index(awake.len());
+                let slot = &mut awake[victim];
+                if everybody && self.rng.one_in(FREEZE_ONE_IN) {
+                    slot.child.signal(Signal::Stop)?;
+                    slot.thaw_at = Some(now + FROZEN);
+                    self.freezes += 1;
+                } else {
+                    slot.child.signal(Signal::Kill)?;
+                    slot.is_killed = true;
+                    self.kills += 1;
+                }
+            }
+        }
+        if self.breaking.as_ref().is_some_and(TaskHandle::is_finished) {
+            self.broken().await?;
+            self.break_at = now + Duration::from_millis(self.rng.between(BREAK_MS.0, BREAK_MS.1));
+        }
+        let is_due = self.breaking.is_none() && self.break_at <= now;
+        if let Some(command) = self.break_command.clone().filter(|_| is_due) {
+            self.breaks += 1;
+            self.breaking = Some(spawn::blocking("prove-break", move || {
+                process::spawn("sh".as_ref(), &["-c", &command], false, Output::Null, Output::Inherit)?.wait()
+            }));
+        }
+        Ok(())
+    }
+
+    /// Tends, and ends one process after another in order, each once all others run.
+    pub(crate) fn roll(&mut self) -> Result<(), Failure> {
+        self.tend(false)?;
+        let now = time::now();
+        let is_stopping = self.slots.iter().any(|slot| slot.stop_by.is_some());
+        if !self.all_run() || is_stopping {
+            self.roll_at = None;
+            return Ok(());
+        }
+        let pause = Duration::from_millis(self.rng.between(ROLL_MS.0, ROLL_MS.1));
+        if *self.roll_at.get_or_insert(now + pause) <= now {
+            let next = usize::try_from(self.restarts)? % self.slots.len();
+            self.restarts += 1;
+            self.roll_at = None;
+            stop(&mut self.slots[next])?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the command that breaks the broker.
+    async fn broken(&mut self) -> Result<(), Failure> {
+        match self.breaking.take() {
+            None => Ok(()),
+            Some(breaking) => match breaking.await?? {
+                status if status.success() => Ok(()),
+                status => Err(format!("PROVE_BREAK failed: {status}").into()),
+            },
+        }
+    }
+
+    /// Tends without striking.
+    pub(crate) fn calm(&mut self) -> Result<(), Failure> {
+        self.tend(false)
+    }
+
+    /// Goes on until the broker is back, everybody is awake and nobody is sentenced.
+    pub(crate) async fn settle(&mut self) -> Result<(), Failure> {
+        self.broken().await?;
+        while self.slots.iter().any(|slot| slot.thaw_at.is_some()) {
+            self.calm()?;
+            time::sleep(TICK).await;
+        }
+        for slot in &mut self.slots {
+            if slot.kill_at.is_some() && !slot.is_killed {
+                slot.child.signal(Signal::Kill)?;
+                slot.is_killed = true;
+                self.kills += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everybody runs all tasks that it has.
+    pub(crate) fn all_run(&self) -> bool {
+        lock(&self.ears).running.len() == self.slots.len()
+    }
+
+    /// Ends all processes in order; how many did not obey.
+    pub(crate) async fn end(&mut self) -> Result<u64, Failure> {
+        let mut refused = 0;
+        for slot in &mut self.slots {
+            stop(slot)?;
+        }
+        for slot in &mut self.slots {
+            let status = loop {
+                match slot.child.try_wait()? {
+                    Some(status) => break Some(status),
+                    None if slot.stop_by.is_some_and(|at| at <= time::now()) => break None,
+                    None => time::sleep(TICK).await,
+                }
+            };
+            refused += u64::from(!status.is_some_and(|status| status.success()));
+        }
+        self.slots.clear();
+        Ok(refused)
+    }
+
+    /// Everything that was struck with SIGKILL so far: processes, by us or by themselves, and the broker.
+    pub(crate) fn all_kills(&self) -> u64 {
+        self.kills + self.named.values().sum::<u64>() + self.breaks
+    }
+
+    /// Orderly restarts so far.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// What was restored, in the order in which it was told.
+    pub(crate) fn recoveries(&self) -> Vec<Recovery> {
+        lock(&self.ears).recoveries.clone()
+    }
+
+    /// As fields of a JSON object.
+    pub(crate) fn counts(&self) -> Value {
+        let Self { kills, named, freezes, breaks, restarts, exits, .. } = self;
+        serde_json::json!({
+            "kills": self.all_kills(), "process_kills_at_random": kills, "broker_kills": breaks,
+            "process_kills_at": named, "freezes": freezes, "orderly_restarts": restarts, "exits": exits,
+        })
+    }
+}
+
+fn stop(slot: &mut Slot) -> Result<(), Failure> {
+    slot.stop_by = Some(time::now() + STOPPING);
+    if let Some(stdin) = &mut slot.stdin {
+        match writeln!(stdin, "{}", application::STOP) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {} // it has ended already
+            outcome => outcome?,
+        }
+    }
+    Ok(())
+}
+
+/// Starts a process, and a thread that listens to it.
+fn start(
+    arguments: &[OsString],
+    sentence: Option<String>,
+    index: usize,
+    ears: &Ears,
+) -> Result<(Child, Option<ChildStdin>), Failure> {
+    let mut all: Vec<OsString> = Vec::new();
+    all.extend(sentence.map(|sentence| format!("OTTLA_STREAMS_KILL_AT={sentence}").into()));
+    all.push(process::current_program()?.into());
+    all.extend_from_slice(arguments);
+    let mut child = process::spawn("env".as_ref(), &all, true, Output::Piped, Output::Inherit)?;
+    let stdin = child.take_stdin();
+    let stdout = child.take_stdout().ok_or("standard output was asked for")?;
+    let ears = Arc::clone(ears);
+    spawn::thread("prove-ears", move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
+            let mut told = lock(&ears);
+            if let Some(recovery) = Recovery::read(index, &value) {
+                told.recoveries.push(recovery);
+            }
+            match (value.get("running"), value["running"].as_u64()) {
+                (_, Some(tasks)) => drop(told.running.insert(index, tasks)),
+                (Some(_), None) => drop(told.running.remove(&index)),
+                (None, None) => {}
+            }
+        }
+    })?;
+    Ok((child, stdin))
+}
