@@ -31,6 +31,10 @@ const FROZEN: Duration =
 const NAMED_ONE_IN: u64 = 2;
 /// At the latest at this pass of it.
 const PASSES: u64 = 12;
+/// One of the sentenced in so many is to meet a point of a rollback, which comes seldom.
+const ROLLBACK_ONE_IN: u64 = 4;
+/// For so long nobody else kills who is sentenced.
+const GRACE: Duration = Duration::from_secs(5);
 /// Before a process that ended by itself is started again.
 const RESPITE: Duration = Duration::from_millis(300);
 /// Longest that a process may take to end in order.
@@ -60,6 +64,8 @@ struct Slot {
     stdin: Option<ChildStdin>,
     /// The point at which it is to kill itself.
     kill_at: Option<Step>,
+    /// Until then nobody else kills it.
+    spared_until: Instant,
     /// We have killed it.
     is_killed: bool,
     revive_at: Option<Instant>,
@@ -121,8 +127,19 @@ impl Trouble {
         let mut arguments: Vec<OsString> = [application::COMMAND, bootstrap, name].map(OsString::from).into();
         arguments.extend([folder.into(), format!("p{index}").into()]);
         let (child, stdin) = start(&arguments, None, index, &self.ears)?;
-        let (kill_at, is_killed, revive_at, thaw_at, stop_by) = (None, false, None, None, None);
-        self.slots.push(Slot { arguments, child, stdin, kill_at, is_killed, revive_at, thaw_at, stop_by });
+        let (kill_at, spared_until, is_killed) = (None, time::now(), false);
+        let (revive_at, thaw_at, stop_by) = (None, None, None);
+        self.slots.push(Slot {
+            arguments,
+            child,
+            stdin,
+            kill_at,
+            spared_until,
+            is_killed,
+            revive_at,
+            thaw_at,
+            stop_by,
+        });
         Ok(())
     }
 
@@ -156,13 +173,13 @@ impl Trouble {
                     }
                 }
             }
-            slot.kill_at =
-                (fire && self.rng.one_in(NAMED_ONE_IN)).then(|| Step::ALL[self.rng.index(Step::ALL.len())]);
-            let sentence = slot.kill_at.map(|step| {
-                // what belongs to rollbacks comes seldom
-                let passes = if step < Step::BeforeAbort { self.rng.between(1, PASSES) } else { 1 };
-                format!("{}:{passes}", step.name())
-            });
+            slot.kill_at = (fire && self.rng.one_in(NAMED_ONE_IN)).then(|| sentence(&mut self.rng));
+            slot.spared_until = now + if slot.kill_at.is_some() { GRACE } else { Duration::ZERO };
+            let passes = match slot.kill_at {
+                Some(step) if step < Step::BeforeAbort => self.rng.between(1, PASSES),
+                _ => 1,
+            };
+            let sentence = slot.kill_at.map(|step| format!("{}:{passes}", step.name()));
             (slot.child, slot.stdin) = start(&slot.arguments, sentence, index, &self.ears)?;
             (slot.revive_at, slot.thaw_at, slot.is_killed) = (None, None, false);
         }
@@ -176,13 +193,14 @@ impl Trouble {
         if self.strike_at <= now {
             self.strike_at = now + Duration::from_millis(self.rng.between(STRIKE_MS.0, STRIKE_MS.1));
             // who is stopped must wake up as a zombie, and not be killed before
-            let awake = |slot: &&mut Slot| slot.thaw_at.is_none() && !slot.is_killed;
+            let awake =
+                |slot: &&mut Slot| slot.thaw_at.is_none() && !slot.is_killed && slot.spared_until <= now;
+            let is_one_away = self.slots.iter().any(|slot| slot.thaw_at.is_some());
             let mut awake: Vec<&mut Slot> = self.slots.iter_mut().filter(awake).collect();
-            let everybody = awake.len() > 1;
             if !awake.is_empty() {
                 let victim = self.rng.index(awake.len());
                 let slot = &mut awake[victim];
-                if everybody && self.rng.one_in(FREEZE_ONE_IN) {
+                if !is_one_away && self.rng.one_in(FREEZE_ONE_IN) {
                     slot.child.signal(Signal::Stop)?;
                     slot.thaw_at = Some(now + FROZEN);
                     self.freezes += 1;
@@ -307,6 +325,14 @@ impl Trouble {
             "process_kills_at": named, "freezes": freezes, "orderly_restarts": restarts, "exits": exits,
         })
     }
+}
+
+/// A point by chance.
+fn sentence(rng: &mut SeededRng) -> Step {
+    let (commit, rollback): (Vec<Step>, Vec<Step>) =
+        Step::ALL.into_iter().partition(|step| *step < Step::BeforeAbort);
+    let points = if rng.one_in(ROLLBACK_ONE_IN) { rollback } else { commit };
+    points[rng.index(points.len())]
 }
 
 fn stop(slot: &mut Slot) -> Result<(), Failure> {
