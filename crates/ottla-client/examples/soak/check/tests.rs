@@ -2,8 +2,11 @@
 
 use super::*;
 
-/// Partition, key and number of a chain that went well: every key up to 20, partition by partition, keys interleaved.
-fn good() -> (Vec<Option<(i32, usize, u64)>>, Vec<u64>) {
+/// What the chain's end has, record by record: partition, key and number.
+type Records = Vec<Option<(i32, usize, u64)>>;
+
+/// The records of a chain that went well: every key up to 20, partition by partition, keys interleaved.
+fn good() -> (Records, Vec<u64>) {
     let mut records = Vec::new();
     for partition in 0..PARTITIONS {
         for number in 0..20 {
@@ -15,7 +18,7 @@ fn good() -> (Vec<Option<(i32, usize, u64)>>, Vec<u64>) {
 }
 
 /// Lost, twice, out of order and invented, of a good run that `plant` has spoilt.
-fn found(plant: impl FnOnce(&mut Vec<Option<(i32, usize, u64)>>, &mut Vec<u64>)) -> (u64, u64, u64, u64) {
+fn found(plant: impl FnOnce(&mut Records, &mut Vec<u64>)) -> (u64, u64, u64, u64) {
     let (mut records, mut sent) = good();
     plant(&mut records, &mut sent);
     let judgement = Judgement::judge(records.into_iter(), &sent);
@@ -54,7 +57,7 @@ fn a_lost_record_is_found() {
         };
         assert_eq!(found(lose), (1, 0, 0, 0), "number {number}");
     }
-    let lose = |records: &mut Vec<Option<(i32, usize, u64)>>, _: &mut Vec<u64>| {
+    let lose = |records: &mut Records, _: &mut Vec<u64>| {
         records.retain(|record| record.is_some_and(|(_, key, _)| key != 5));
     };
     assert_eq!(found(lose), (20, 0, 0, 0));

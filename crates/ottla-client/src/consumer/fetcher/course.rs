@@ -101,11 +101,8 @@ impl Course {
     /// `bytes_max`.
     pub(super) async fn run(self, mut asked: Vec<Asked>, plan: Plan, wait: Duration, bytes_max: usize) {
         let mut pending = self.send(plan, wait, bytes_max).await;
-        loop {
-            let answer = match &mut pending {
-                Ok(pending) => pending.wait().await,
-                Err(_) => break,
-            };
+        while let Ok(waiting) = &mut pending {
+            let answer = waiting.wait().await;
             let next = answer.as_ref().ok().and_then(|answer| self.next(&asked, answer));
             // it is on its way while this answer is checked
             let (is_last, next) = match next {
