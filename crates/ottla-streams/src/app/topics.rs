@@ -1,12 +1,18 @@
 //! The topics of an application: inputs that must be there, and internal ones that it makes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ottla_client::admin::{AdminError, NewTopic};
 use ottla_client::{Admin, ClusterError, ErrorCode, Text};
+use ottla_env::time;
 
 use super::AppError;
 use crate::topology::{InternalKind, InternalPartitions, Plan, Topology};
+
+/// Longest until all brokers know a topic that was just made.
+const KNOWN_MAX: Duration = Duration::from_secs(30);
+const KNOWN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads the numbers of partitions of the inputs and makes the internal topics that are missing.
 pub(super) async fn prepare(
@@ -44,7 +50,7 @@ async fn make(admin: &Admin, internal: &InternalPartitions, replication_factor: 
         Err(AdminError::Refused { code: ErrorCode::TopicAlreadyExists, .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let there = admin.describe_topic(&name).await?.partition_count;
+    let there = partitions_of(admin, &name).await?;
     if there != internal.partitions {
         return Err(AppError::InternalTopic {
             topic: internal.topic.name.clone(),
@@ -53,6 +59,19 @@ async fn make(admin: &Admin, internal: &InternalPartitions, replication_factor: 
         });
     }
     Ok(())
+}
+
+/// Partitions of a topic that is there: a broker may hear of a new one a moment after it was made.
+async fn partitions_of(admin: &Admin, name: &Text) -> Result<i32, AppError> {
+    let deadline = time::now() + KNOWN_MAX;
+    loop {
+        match admin.describe_topic(name).await {
+            Err(AdminError::Cluster(ClusterError::NoSuchTopic { .. })) if time::now() < deadline => {
+                time::sleep(KNOWN_PAUSE).await;
+            }
+            found => return Ok(found?.partition_count),
+        }
+    }
 }
 
 fn configs(kind: &InternalKind) -> Vec<(&'static str, String)> {
