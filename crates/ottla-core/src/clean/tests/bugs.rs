@@ -124,6 +124,30 @@ fn marker_outlives_the_index() {
     bench.check();
 }
 
+/// Proves: a marker whose time has come stays while the index names its transaction, as after a crash in front of the
+/// record of the pass that met nothing of it any more; readers are told of no end that is not there.
+#[test]
+fn marker_waits_for_the_record() {
+    let mut bench = Bench::new();
+    assert!(bench.send_as(A, true, &[(1, Some(1))]));
+    bench.end(A, false);
+    assert!(bench.send_as(A, true, &[(2, Some(2))]));
+    bench.end(A, true);
+    bench.pass_all();
+    for _ in 0..2 {
+        bench.pass_until(i64::MAX, Step::Live);
+        bench.shard.reload();
+        assert_eq!(bench.markers(), [1, 3]);
+        bench.check();
+        bench.shard.now_ms += RETENTION_MS;
+    }
+    for _ in 0..2 {
+        bench.pass_all();
+        bench.check();
+    }
+    assert_eq!(bench.markers(), [3]);
+}
+
 /// Proves (RP#4824, RP#6664, RP#10097): an aborted record of a key does not hide the committed one in front of it.
 #[test]
 fn aborted_record_hides_nothing() {
