@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ottla_broker::broker::Broker;
 use ottla_broker::config::Config;
-use ottla_client::admin::NewTopic;
+use ottla_client::admin::{AdminError, NewTopic};
 use ottla_client::{
-    Admin, ClientSettings, Consumer, ConsumerRecord, ConsumerSettings, Producer, ProducerSettings, Record,
-    StartAt, TopicPartition,
+    Admin, ClientSettings, ClusterError, Consumer, ConsumerRecord, ConsumerSettings, Producer,
+    ProducerSettings, Record, StartAt, Text, TopicPartition,
 };
 use ottla_env::clock::{Clock, OsClock};
 use ottla_env::{process, time};
@@ -91,7 +91,14 @@ impl Cluster {
         let application = format!("{}-{}-{}", E::NAME, OsClock.wall_ms() / 1_000, process::id());
         let partitions = E::PARTITIONS;
         for name in E::INPUTS.iter().chain(E::OUTPUTS) {
-            admin.create_topic(&NewTopic::new(topic(&application, name), partitions)).await?;
+            let topic = Text::from(topic(&application, name));
+            admin.create_topic(&NewTopic::new(topic.clone(), partitions)).await?;
+            // A broker may hear of it a moment later.
+            while let Err(AdminError::Cluster(ClusterError::NoSuchTopic { .. })) =
+                admin.describe_topic(&topic).await
+            {
+                time::sleep(PAUSE).await;
+            }
         }
         Ok(Self { application, bootstrap, client, admin, folder, partitions, broker })
     }
