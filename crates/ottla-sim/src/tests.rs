@@ -34,6 +34,14 @@ fn a_change_of_files_behind_a_snapshot() {
     }
 }
 
+/// Proves that a client with answers that overtake each other has no more batches in flight than a broker remembers,
+/// counted from the oldest. First seen as seed 77: a batch that was written was told to be out of order.
+#[test]
+fn a_window_begins_with_the_oldest() {
+    let report = power_cut::run(77, Options::from_seed(77));
+    assert!(report.is_clean(), "{}", report.describe());
+}
+
 /// Proves that a seed is the whole run: the same seed gives the same trace, another seed another one.
 #[test]
 fn the_same_seed_gives_the_same_trace() {

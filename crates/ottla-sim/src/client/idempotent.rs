@@ -1,7 +1,7 @@
 //! An idempotent producer (KIP-98): up to five batches in flight per partition, each repeated until it is answered.
 //! Whatever happens to the broker, every batch must be acknowledged, once, at one offset.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ottla_core::decision::Reply;
 use ottla_env::rng::Rng;
@@ -11,7 +11,8 @@ use ottla_protocol::types::TopicIdPartition;
 use super::{Client, Ctx};
 use crate::message;
 
-/// Most batches in flight per partition.
+/// Most batches in flight per partition, counted from the oldest that is not answered: answers to later ones may come
+/// first, and a broker remembers the last five only.
 const IN_FLIGHT_MAX: usize = 5;
 
 /// The client.
@@ -21,7 +22,8 @@ pub(crate) struct Idempotent {
     producer: Option<(i64, i16)>,
     init: Option<u64>,
     sequences: BTreeMap<TopicIdPartition, i32>,
-    in_flight: BTreeMap<TopicIdPartition, usize>,
+    /// From the oldest unanswered batch on; whether each is answered.
+    in_flight: BTreeMap<TopicIdPartition, VecDeque<(usize, bool)>>,
     outstanding: BTreeMap<u64, Vec<usize>>,
     /// Acknowledged batches, newest last, that may be sent again.
     acked: Vec<usize>,
@@ -53,11 +55,10 @@ impl Idempotent {
             let partition = i32::try_from(ctx.rng.below(target.2 as u64)).expect("small");
             let place = TopicIdPartition { topic_id: target.1, partition };
             let taken = batches.iter().any(|batch: &usize| ctx.history.batches[*batch].partition == place);
-            let in_flight = self.in_flight.entry(place).or_insert(0);
-            if taken || *in_flight >= IN_FLIGHT_MAX {
+            let in_flight = self.in_flight.entry(place).or_default();
+            if taken || in_flight.len() >= IN_FLIGHT_MAX {
                 continue;
             }
-            *in_flight += 1;
             let sequence = self.sequences.entry(place).or_insert(0);
             let stamp = Producer {
                 producer_id: producer.0,
@@ -67,6 +68,7 @@ impl Idempotent {
             };
             let batch = message::new_batch(ctx, target, partition, stamp, None);
             *sequence = increment_sequence(*sequence, ctx.history.batches[batch].header.records_count);
+            in_flight.push_back((batch, false));
             batches.push(batch);
         }
         if !batches.is_empty() {
@@ -119,7 +121,13 @@ impl Client for Idempotent {
         };
         for (batch, (code, offset)) in batches.into_iter().zip(results) {
             let place = ctx.history.batches[batch].partition;
-            *self.in_flight.get_mut(&place).expect("it was counted") -= 1;
+            let in_flight = self.in_flight.get_mut(&place).expect("it was counted");
+            for (_, answered) in in_flight.iter_mut().filter(|(sent, _)| *sent == batch) {
+                *answered = true;
+            }
+            while in_flight.front().is_some_and(|(_, answered)| *answered) {
+                in_flight.pop_front();
+            }
             match code {
                 0 => {
                     ctx.history.batch_acked(batch, offset, attempts > 1);
