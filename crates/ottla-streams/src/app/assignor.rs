@@ -134,12 +134,22 @@ fn on_disk(member: &MemberSubscription) -> BTreeSet<TaskId> {
 /// order, up to the even share; the rest goes to whoever has least, the first of them.
 fn share(tasks: BTreeSet<TaskId>, claims: &[[BTreeSet<TaskId>; 2]]) -> Vec<BTreeSet<TaskId>> {
     let (least, over) = (tasks.len() / claims.len(), tasks.len() % claims.len());
+    let elsewhere = |member: usize, id: &TaskId| {
+        claims.iter().enumerate().any(|(other, claims)| other != member && claims[1].contains(id))
+    };
+    let in_order = |(member, [owned, on_disk]): (usize, &[BTreeSet<TaskId>; 2])| {
+        let mut owned: Vec<TaskId> = owned.iter().copied().collect();
+        // whoever must give something up gives up what another has state of
+        owned.sort_by_key(|id| (elsewhere(member, id), *id));
+        [owned, on_disk.iter().copied().collect()]
+    };
+    let claims: Vec<[Vec<TaskId>; 2]> = claims.iter().enumerate().map(in_order).collect();
     let mut shares: Vec<BTreeSet<TaskId>> = vec![BTreeSet::new(); claims.len()];
     let mut left = tasks;
     let mut larger = 0;
     // first everyone up to the even share, then those that have more claims up to one more
     for (bound, rank) in [(least, 0), (least + 1, 0), (least, 1), (least + 1, 1)] {
-        for (share, claims) in shares.iter_mut().zip(claims) {
+        for (share, claims) in shares.iter_mut().zip(&claims) {
             for id in &claims[rank] {
                 let grows_over = share.len() == least;
                 if share.len() >= bound || grows_over && larger == over {
@@ -184,7 +194,8 @@ mod tests {
     }
 
     fn names(given: &BTreeMap<Text, Vec<TopicPartition>>, id: &str) -> Vec<String> {
-        let mut names: Vec<String> = given[&Text::from(id)].iter().map(ToString::to_string).collect();
+        let mut names: Vec<String> =
+            given[&Text::from(id)].iter().map(|at| format!("{}-{}", at.topic, at.partition)).collect();
         names.sort();
         names
     }
