@@ -30,6 +30,9 @@ use crate::reader::LogReader;
 use crate::scan::{Bodies, Identity, Scanner, Step};
 use crate::shared::Shared;
 
+/// What a file holds of each partition.
+type Ranges = Vec<(TopicIdPartition, FileRange)>;
+
 /// A frame of a rewritten file is written once it has so many bytes.
 const FRAME_BYTES: u64 = 4 << 20;
 /// Written bytes are synced in steps of this.
@@ -303,11 +306,7 @@ impl DataFile {
     }
 
     /// Writes what is left and the footer, checks everything, and gives the file its name.
-    fn finish(
-        &mut self,
-        shared: &Shared,
-        appended: i64,
-    ) -> Result<(Seal, Vec<(TopicIdPartition, FileRange)>, u64), RewriteFault> {
+    fn finish(&mut self, shared: &Shared, appended: i64) -> Result<(Seal, Ranges, u64), RewriteFault> {
         self.write_frame(shared, appended)?;
         let seal = Seal {
             file: self.id,

@@ -214,6 +214,7 @@ impl App {
             commands: queue,
             state,
             again: BTreeMap::new(),
+            apart: BTreeMap::new(),
             next_purge: time::now() + settings.purge_interval,
             purging: None,
             group_instance_id,

@@ -1,6 +1,8 @@
 //! Applications against a real broker in this process: the whole way from a record to a count and back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ottla_broker::broker::Broker;
@@ -8,6 +10,7 @@ use ottla_broker::config::Config;
 use ottla_client::admin::NewTopic;
 use ottla_client::{
     Admin, ClientSettings, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, StartAt, Text,
+    TopicPartition,
 };
 use ottla_env::{spawn, time};
 use ottla_streams::app::{App, AppSettings, AppState, Stores};
@@ -200,6 +203,106 @@ fn states_are_told() {
         app.wait_running().await.expect("running");
         assert_eq!(app.state(), AppState::Running { tasks: 2 });
         app.stop().await.expect("stopped");
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Feeds records of about `bytes` each, to partition 0, and returns when they are written.
+async fn feed_large(cluster: &Cluster, count: usize, bytes: usize) {
+    let producer = Producer::connect(ProducerSettings::new(cluster.client.clone())).await.expect("connected");
+    for number in 0..count {
+        let value = format!("{number:08}{}", "x".repeat(bytes));
+        producer.send(Record::to("words").partition(0).value(value).key("k")).await.expect("sent");
+    }
+    producer.flush().await.expect("written");
+}
+
+/// Reads every committed value of a topic, until so many came.
+async fn values(cluster: &Cluster, topic: &str, total: usize) -> Vec<String> {
+    let mut consumer =
+        Consumer::connect(ConsumerSettings::new(cluster.client.clone())).await.expect("connected");
+    consumer.assign_topic(&Text::from(topic), StartAt::Beginning).await.expect("assigned");
+    let mut found = Vec::new();
+    let deadline = time::now() + LIMIT;
+    while found.len() < total {
+        assert!(time::now() < deadline, "{} of {total} records", found.len());
+        for record in consumer.poll(Duration::from_millis(200)).await.expect("read") {
+            found.push(String::from_utf8(record.value.expect("a value").to_vec()).expect("text"));
+        }
+    }
+    found
+}
+
+/// Proves that a task that failed twice in a row gets a worker of its own and goes on there, and that none of the
+/// records that were on their way to the old worker is lost or taken twice.
+#[test]
+fn a_task_that_is_set_apart_loses_nothing() {
+    run(async {
+        let cluster = cluster(2).await;
+        let tries = Arc::new(AtomicU32::new(0));
+        let unlucky = Arc::clone(&tries);
+        let topology = Topology::new("letters", move |b| {
+            let echo = b.stream("words", Utf8, Utf8).map_values(move |_, value| {
+                assert!(value != "poison" || unlucky.fetch_add(1, Ordering::SeqCst) >= 3, "not yet");
+                value.clone()
+            });
+            echo.values_as(Utf8).to("counted");
+        })
+        .expect("a topology");
+        let settings = AppSettings { workers: 1, ..settings(&cluster, "one") };
+        let app = App::start(topology, settings).await.expect("started");
+        app.wait_running().await.expect("running");
+        let producer =
+            Producer::connect(ProducerSettings::new(cluster.client.clone())).await.expect("connected");
+        let mut sent = Vec::new();
+        for number in 0..6_000 {
+            let value = if number == 500 { "poison".to_owned() } else { format!("{number}") };
+            let record = Record::to("words").partition(number % 2).key("k").value(value.clone());
+            producer.send(record).await.expect("sent");
+            sent.push(value);
+            if number % 20 == 0 {
+                time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        producer.flush().await.expect("written");
+        let mut found = values(&cluster, "counted", sent.len()).await;
+        assert!(tries.load(Ordering::SeqCst) > 3, "the record failed three times");
+        found.sort();
+        sent.sort();
+        assert!(
+            found == sent,
+            "{} records, {} differ",
+            found.len(),
+            found.iter().zip(&sent).filter(|(a, b)| a != b).count()
+        );
+        app.leave().await.expect("left");
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Proves that records that are deleted before they were read stop the application with an error that names them:
+/// what is lost is never passed over in silence.
+#[test]
+fn an_input_that_is_cut_is_an_error() {
+    run(async {
+        let cluster = cluster(1).await;
+        feed_large(&cluster, 6_000, 1_000).await;
+        let topology = Topology::new("letters", |b| {
+            let slow = b.stream("words", Utf8, Utf8).map_values(|_, value| {
+                let (_keep, never) = std::sync::mpsc::channel::<()>();
+                let _ = never.recv_timeout(Duration::from_millis(1)); // it takes its time
+                value[..8].to_owned()
+            });
+            slow.values_as(Utf8).to("counted");
+        })
+        .expect("a topology");
+        let settings = AppSettings { workers: 1, buffer_bytes_max: 64 << 10, ..settings(&cluster, "one") };
+        let app = App::start(topology, settings).await.expect("started");
+        values(&cluster, "counted", 1).await;
+        let admin = Admin::connect(cluster.client.clone()).await.expect("connected");
+        admin.delete_records(&TopicPartition::new("words", 0), 6_000).await.expect("deleted");
+        let error = app.wait().await.expect_err("records are missing");
+        assert!(error.to_string().contains("out of range"), "{error}");
         cluster.broker.shutdown().await;
     });
 }

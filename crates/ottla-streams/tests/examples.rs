@@ -21,7 +21,7 @@ fn ended(child: Option<ExitCode>) {
 
 /// The child of the test below; a test of nothing when it is started by anybody else.
 #[test]
-#[ignore = "started by another test of this file"]
+#[ignore = "a process that is killed: `cargo test -p ottla-streams --test examples orders_with_chaos` starts it"]
 fn orders_child() {
     ended(orders::kit::child::<orders::Orders>());
 }
@@ -37,7 +37,7 @@ fn orders_with_chaos() {
 
 /// The child of the test below.
 #[test]
-#[ignore = "started by another test of this file"]
+#[ignore = "a process that is killed: `cargo test -p ottla-streams --test examples word_count_with_chaos` starts it"]
 fn word_count_child() {
     ended(word_count::kit::child::<word_count::WordCount>());
 }
@@ -52,7 +52,7 @@ fn word_count_with_chaos() {
 
 /// The child of the test below.
 #[test]
-#[ignore = "started by another test of this file"]
+#[ignore = "a process that is killed: `cargo test -p ottla-streams --test examples enrichment_with_chaos` starts it"]
 fn enrichment_child() {
     ended(enrichment::kit::child::<enrichment::Enrichment>());
 }

@@ -42,7 +42,7 @@ fn open(folder: &Path, mode: &str) -> Result<RocksEngine, EngineError> {
 
 /// The child of the tests below; a test of nothing when it is started by anybody else.
 #[test]
-#[ignore = "started by the other tests of this file"]
+#[ignore = "a process that is killed: `cargo test -p ottla-streams --test rocks_kill` starts it"]
 fn child() {
     let Ok(told) = std::env::var(VARIABLE) else { return };
     let (mode, folder) = told.split_once(':').expect("mode and folder");
@@ -52,7 +52,7 @@ fn child() {
     loop {
         number += 1;
         engine.write(batch(number)).expect("written");
-        if ["wal-small", "off"].contains(&mode) && number % 41 == 0 {
+        if ["wal-small", "off"].contains(&mode) && number.is_multiple_of(41) {
             engine.flush().expect("flushed");
         }
         writeln!(out, "@{number}").and_then(|()| out.flush()).expect("the parent reads");

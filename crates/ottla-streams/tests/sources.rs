@@ -56,7 +56,7 @@ fn pause(ms: u64) {
 
 /// The process that is killed; a test of nothing when it is started by anybody else.
 #[test]
-#[ignore = "started by the other tests of this file"]
+#[ignore = "a process that is killed: `cargo test -p ottla-streams --test sources` starts it"]
 fn child() {
     let Ok(told) = std::env::var(VARIABLE) else { return };
     let (address, what) = told.split_once('|').expect("address and source");

@@ -139,8 +139,13 @@ impl RebalanceListener for Listener {
     ) -> Callback<'a> {
         Box::pin(async move {
             tracing::info!(count = partitions.len(), "partitions assigned");
-            if let Err(error) = rebalance.pause(partitions) {
-                tracing::error!(%error, "assigned partitions cannot be paused");
+            // nothing is read before the task's stores stand at their boundary; that says where it begins
+            let mut hold = rebalance.pause(partitions);
+            for at in partitions {
+                hold = hold.and_then(|()| rebalance.seek(at, 0));
+            }
+            if let Err(error) = hold {
+                tracing::error!(%error, "assigned partitions cannot be held back");
             }
             if let Some(metadata) = rebalance.group_metadata() {
                 self.0.shared.set_metadata(metadata);
@@ -194,6 +199,8 @@ pub(super) struct Member {
     pub(super) state: watch::Sender<AppState>,
     /// Tasks that are restored again not before then.
     pub(super) again: BTreeMap<TaskId, Instant>,
+    /// Tasks with a worker of their own; at most one each.
+    pub(super) apart: BTreeMap<TaskId, usize>,
     pub(super) next_purge: Instant,
     pub(super) purging: Option<TaskHandle<()>>,
     pub(super) group_instance_id: Option<String>,
@@ -211,7 +218,7 @@ pub(super) fn consumer_settings(
     let mut consumer = ConsumerSettings::new(settings.client.clone())
         .group_id(topology.name())
         .isolation(IsolationLevel::ReadCommitted)
-        .offset_reset(OffsetReset::Earliest)
+        .offset_reset(OffsetReset::None)
         .assignors(vec![Assignor::Custom(CustomAssignor::new(assignor))])
         .session_timeout(settings.session_timeout)
         .heartbeat_interval(settings.heartbeat_interval)
@@ -266,7 +273,7 @@ impl Member {
             }
             match polled {
                 Ok(records) => self.dispatch(records).await,
-                Err(error) => self.fetch_failed(error)?,
+                Err(error) => self.fetch_failed(error).await?,
             }
             while let Ok(event) = self.told.try_recv() {
                 self.follow_worker(event).await?;
@@ -290,11 +297,29 @@ impl Member {
         if busy { BUSY_WAIT } else { POLL_WAIT }
     }
 
-    /// A position that is gone is a task's matter: it is recovered again, which names what is wrong.
-    fn fetch_failed(&mut self, error: ConsumerError) -> Result<(), String> {
+    /// A position that is gone is a task's matter: it commits what it has and is recovered again, which names what is
+    /// wrong. Nothing is passed over.
+    async fn fetch_failed(&mut self, error: ConsumerError) -> Result<(), String> {
         match error {
             ConsumerError::Cluster(ref cluster) if cluster.is_retriable() => Ok(()),
             ConsumerError::Refused { code, .. } if code.is_retriable() => Ok(()),
+            ConsumerError::OutOfRange { ref topic_partition, .. }
+            | ConsumerError::Truncated { ref topic_partition, .. } => {
+                tracing::warn!(%error, "the position is not in the log any more");
+                let task = self.task_of(topic_partition).ok_or_else(|| error.to_string())?;
+                let queue = {
+                    let held = self.hands.held();
+                    held.placed.get(&task).map(|worker| held.queues[*worker].clone())
+                };
+                if let Some(queue) = queue {
+                    let (done, answer) = oneshot::channel();
+                    let ids = vec![task];
+                    if queue.send(ToWorker::Release { ids, lost: false, done }).await.is_ok() {
+                        let _ = answer.await; // it has ended, and told why
+                    }
+                }
+                self.restore_again(task)
+            }
             error => Err(error.to_string()),
         }
     }
@@ -378,9 +403,10 @@ impl Member {
                         return Ok(()); // it was taken from us meanwhile
                     }
                     let load = |worker: &usize| held.placed.values().filter(|of| *of == worker).count();
-                    let fewest = (0..self.settings.workers).min_by_key(load).unwrap_or(0);
-                    held.placed.insert(id, fewest);
-                    (fewest, held.queues[fewest].clone())
+                    let fewest = || (0..self.settings.workers).min_by_key(load).unwrap_or(0);
+                    let worker = self.apart.get(&id).copied().unwrap_or_else(fewest);
+                    held.placed.insert(id, worker);
+                    (worker, held.queues[worker].clone())
                 };
                 self.place(id, restored, worker, queue).await
             }
@@ -411,30 +437,32 @@ impl Member {
             FromWorker::Failed(reason) => Err(reason),
             FromWorker::Gone { task, reason } => {
                 tracing::info!(%task, reason, "the task is restored again if it is still ours");
-                self.hands.held().placed.remove(&task);
-                self.again.insert(task, time::now() + AGAIN_PAUSE);
-                let inputs = self.hands.plan.inputs_of(&self.hands.topology, task);
-                let held: Vec<TopicPartition> = self.consumer.assignment();
-                let mine: Vec<TopicPartition> = inputs.into_iter().filter(|at| held.contains(at)).collect();
-                self.consumer.pause(&mine).map_err(|error| error.to_string())
+                self.restore_again(task)
             }
-            FromWorker::SetApart { task, changes, reason } => {
-                let id = task.id();
-                tracing::warn!(task = %id, reason, "the task gets a worker of its own");
-                let spawn = self.spawn(self.workers.len());
-                let worker = spawn.start().await.map_err(|error| error.to_string())?;
-                let queue = worker.queue.clone();
+            FromWorker::SetApart { task, reason } => {
+                tracing::warn!(%task, reason, "the task gets a worker of its own");
+                let worker =
+                    self.spawn(self.workers.len()).start().await.map_err(|error| error.to_string())?;
                 {
                     let mut held = self.hands.held();
-                    held.queues.push(queue.clone());
+                    held.queues.push(worker.queue.clone());
                     held.metrics.push(Arc::clone(&worker.metrics));
-                    held.placed.insert(id, self.workers.len());
                 }
+                self.apart.insert(task, self.workers.len());
                 self.workers.push(worker);
-                let _ = queue.send(ToWorker::Add(task, changes)).await; // it tells why when it has ended
-                Ok(())
+                self.restore_again(task)
             }
         }
+    }
+
+    /// The task is with no worker any more: its inputs stand still until its stores are brought forward again.
+    fn restore_again(&mut self, task: TaskId) -> Result<(), String> {
+        self.hands.held().placed.remove(&task);
+        self.again.insert(task, time::now() + AGAIN_PAUSE);
+        let assigned = self.consumer.assignment();
+        let inputs = self.hands.plan.inputs_of(&self.hands.topology, task);
+        let mine: Vec<TopicPartition> = inputs.into_iter().filter(|at| assigned.contains(at)).collect();
+        self.consumer.pause(&mine).map_err(|error| error.to_string())
     }
 
     fn spawn(&self, index: usize) -> Spawn {

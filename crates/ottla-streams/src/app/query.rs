@@ -9,6 +9,7 @@ use ottla_client::partitioner::partition_for_key;
 use ottla_env::time;
 
 use super::member::Hands;
+use super::shared::Shared;
 use crate::record::TaskId;
 use crate::state::Committed;
 use crate::store::{KvStore, StoreError};
@@ -54,7 +55,7 @@ pub struct StoreQuery<S> {
     name: String,
     sub_topology: u16,
     partitions: i32,
-    hands: Arc<Hands>,
+    shared: Arc<Shared>,
 }
 
 impl<S: Clone + 'static> StoreQuery<S> {
@@ -64,7 +65,13 @@ impl<S: Clone + 'static> StoreQuery<S> {
         let (sub_topology, _) = topology.find_store(name).ok_or_else(none)?;
         let of_it = hands.plan.tasks.iter().filter(|id| id.sub_topology == sub_topology);
         let partitions = of_it.map(|id| id.partition + 1).max().unwrap_or(0);
-        Ok(Self { handle, name: name.to_owned(), sub_topology, partitions, hands: Arc::clone(hands) })
+        Ok(Self {
+            handle,
+            name: name.to_owned(),
+            sub_topology,
+            partitions,
+            shared: Arc::clone(&hands.shared),
+        })
     }
 
     /// The typed handle, to read a snapshot with.
@@ -75,7 +82,7 @@ impl<S: Clone + 'static> StoreQuery<S> {
     /// The partitions that are here, each at its last boundary. A snapshot stays as it is; drop it soon, since it
     /// keeps old data on disk.
     pub fn snapshots(&self) -> Vec<(i32, Arc<Committed>)> {
-        let all = self.hands.shared.all_published().into_iter();
+        let all = self.shared.all_published().into_iter();
         all.filter(|(id, _)| id.sub_topology == self.sub_topology)
             .map(|(id, found)| (id.partition, found))
             .collect()
@@ -84,7 +91,7 @@ impl<S: Clone + 'static> StoreQuery<S> {
     /// One partition at its last boundary.
     pub fn snapshot(&self, partition: i32) -> Result<Arc<Committed>, QueryError> {
         let task = TaskId { sub_topology: self.sub_topology, partition };
-        let found = self.hands.shared.published(task);
+        let found = self.shared.published(task);
         found.ok_or_else(|| QueryError::NotHere { store: self.name.clone(), partition, task })
     }
 
@@ -96,7 +103,7 @@ impl<S: Clone + 'static> StoreQuery<S> {
         inputs: &BTreeMap<TopicPartition, i64>,
         limit: Duration,
     ) -> Result<Arc<Committed>, QueryError> {
-        let mut moves = self.hands.shared.moves();
+        let mut moves = self.shared.moves();
         let reached = |found: &Committed| {
             let mine = inputs.iter().filter(|(at, _)| at.partition == partition);
             mine.into_iter().all(|(at, offset)| found.meta().inputs.get(at).is_some_and(|now| now >= offset))

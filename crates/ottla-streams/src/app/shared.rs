@@ -23,7 +23,7 @@ pub(super) struct Group {
 pub(super) struct Shared {
     pub(super) group_id: String,
     pub(super) process_id: String,
-    group: Mutex<Group>,
+    group: Mutex<Arc<Group>>,
     paused: Mutex<Paused>,
     published: Mutex<BTreeMap<TaskId, Arc<Committed>>>,
     /// Counts publications.
@@ -42,7 +42,7 @@ impl Shared {
         Self {
             group_id: group_id.to_owned(),
             process_id: process_id.to_owned(),
-            group: Mutex::new(Group { version: 0, metadata, owned: BTreeSet::new() }),
+            group: Mutex::new(Arc::new(Group { version: 0, metadata, owned: BTreeSet::new() })),
             paused: Mutex::default(),
             published: Mutex::default(),
             moved: watch::channel(0).0,
@@ -50,13 +50,14 @@ impl Shared {
         }
     }
 
-    pub(super) fn group(&self) -> Group {
-        lock(&self.group).clone()
+    pub(super) fn group(&self) -> Arc<Group> {
+        Arc::clone(&lock(&self.group))
     }
 
     pub(super) fn set_metadata(&self, metadata: GroupMetadata) {
         let mut group = lock(&self.group);
         if group.metadata != metadata {
+            let group = Arc::make_mut(&mut group);
             group.metadata = metadata;
             group.version += 1;
         }
@@ -65,6 +66,7 @@ impl Shared {
     pub(super) fn set_owned(&self, owned: BTreeSet<TaskId>) {
         let mut group = lock(&self.group);
         if group.owned != owned {
+            let group = Arc::make_mut(&mut group);
             group.owned = owned;
             group.version += 1;
         }

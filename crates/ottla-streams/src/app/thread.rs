@@ -60,8 +60,8 @@ pub(super) enum ToWorker {
 pub(super) enum FromWorker {
     /// The task is not here any more and must be recovered if it is still ours.
     Gone { task: TaskId, reason: String },
-    /// The task is to have a worker of its own.
-    SetApart { task: Box<Task>, changes: Vec<ChangeSource>, reason: String },
+    /// The same, and it is to have a worker of its own.
+    SetApart { task: TaskId, reason: String },
     /// The application cannot go on.
     Failed(String),
 }
@@ -200,9 +200,7 @@ impl Loop {
             }
         }
         let ran = self.worker.run_once(&group.metadata)?;
-        for event in self.worker.take_events() {
-            self.handle(event, group);
-        }
+        self.handle_events(group)?;
         Ok(ran)
     }
 
@@ -259,9 +257,7 @@ impl Loop {
                 }
                 drop(states);
                 // a task that was found lost meanwhile holds its engine until its event is taken
-                for event in self.worker.take_events() {
-                    self.handle(event, &group);
-                }
+                self.handle_events(&group)?;
                 self.share_paused();
                 let _ = done.send(()); // the member has given up waiting
             }
@@ -278,7 +274,11 @@ impl Loop {
         Ok(true)
     }
 
-    fn handle(&mut self, event: WorkerEvent, group: &Group) {
+    fn handle_events(&mut self, group: &Group) -> Result<(), WorkerError> {
+        self.worker.take_events().into_iter().try_for_each(|event| self.handle(event, group))
+    }
+
+    fn handle(&mut self, event: WorkerEvent, group: &Group) -> Result<(), WorkerError> {
         match event {
             WorkerEvent::Lost { task, state, reason } | WorkerEvent::Damaged { task, state, reason } => {
                 self.spawn.shared.withdraw(task);
@@ -291,15 +291,17 @@ impl Loop {
                 self.suspended = Some((group.version, OsClock.monotonic()));
             }
             WorkerEvent::SetApart { task, faults, reason } => {
-                let alone = self.worker.tasks().count() == 1;
-                match self.worker.remove(task) {
-                    Some((task, changes)) if !alone => {
-                        self.tell(FromWorker::SetApart { task: Box::new(task), changes, reason });
-                    }
-                    _ => self.tell(FromWorker::Failed(format!(
+                if self.worker.tasks().count() == 1 {
+                    self.tell(FromWorker::Failed(format!(
                         "task {task} failed {faults} times in a row: {reason}"
-                    ))),
+                    )));
+                    return Ok(());
                 }
+                // records for it are under way to this worker: it begins anew at its boundary, not where its buffers end
+                let states = self.worker.lost(&[task])?;
+                self.spawn.shared.withdraw(task);
+                drop(states);
+                self.tell(FromWorker::SetApart { task, reason });
             }
             WorkerEvent::Parked { task, reason } => {
                 tracing::error!(%task, reason, "a task's disk refuses a committed boundary; it is tried again");
@@ -307,6 +309,7 @@ impl Loop {
             WorkerEvent::Unparked { task } => tracing::info!(%task, "the task's disk works again"),
             WorkerEvent::RolledBack { reason } => tracing::debug!(reason, "rolled back"),
         }
+        Ok(())
     }
 
     fn tell(&self, event: FromWorker) {
