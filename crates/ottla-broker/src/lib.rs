@@ -7,6 +7,7 @@ pub mod broker;
 pub mod config;
 pub mod dispatch;
 pub mod doctor;
+pub mod dump;
 pub mod handlers;
 pub mod limits;
 pub mod metrics;

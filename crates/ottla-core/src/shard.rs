@@ -34,8 +34,8 @@ mod tests;
 
 pub(crate) use apply::Effects;
 pub use apply::ReplayError;
+pub use snapshot::{ChunkFacts, Restore, RestoreError, Snapshot};
 pub(crate) use snapshot::{Decoder, Encoder, Section, chunked, section};
-pub use snapshot::{Restore, RestoreError, Snapshot};
 pub(crate) use step::{Marker, NewRecord, Stamp, Step};
 
 /// Everything that one shard knows. One owner; readers get [`Bounds`] and [`Image`] values.

@@ -182,15 +182,15 @@ pub fn inspect(
 }
 
 /// A file's header block.
-struct Header {
-    id: FileId,
-    bytes: u64,
-    header: Option<FileHeader>,
-    copy_damaged: bool,
+pub(crate) struct Header {
+    pub(crate) id: FileId,
+    pub(crate) bytes: u64,
+    pub(crate) header: Option<FileHeader>,
+    pub(crate) copy_damaged: bool,
 }
 
 impl Header {
-    fn read(disk: &dyn Disk, id: FileId, shard_id: u32) -> Result<Self, OpenError> {
+    pub(crate) fn read(disk: &dyn Disk, id: FileId, shard_id: u32) -> Result<Self, OpenError> {
         let name = id.file_name();
         let io = |source| OpenError::Io { name: id.file_name(), source };
         let file = disk.open(&name).map_err(io)?;
@@ -432,6 +432,6 @@ fn inspect_snapshots(
 }
 
 /// How a file ends by its own footer: of one that is no part of the chain and that no snapshot knows of yet.
-fn own_seal(disk: &dyn Disk, id: FileId) -> io::Result<Option<Seal>> {
+pub(crate) fn own_seal(disk: &dyn Disk, id: FileId) -> io::Result<Option<Seal>> {
     footer::read_seal(&*disk.open(&id.file_name())?).map(|seal| seal.filter(|seal| seal.file == id))
 }

@@ -17,6 +17,7 @@
 
 mod cache;
 mod catalogue;
+pub mod dump;
 mod error;
 mod file_header;
 mod footer;

@@ -175,14 +175,25 @@ impl Scanner {
     /// Goes over a frame of which only bodies are damaged. None when nothing can be said of what lies at the
     /// position; then the scan stays where it is.
     pub(crate) fn step_over(&mut self) -> io::Result<Option<SteppedOver>> {
+        let Some(frame) = self.step_over_frame()? else { return Ok(None) };
+        let damaged = frame.entries.iter().filter(|entry| !frame.is_sound(entry)).copied().collect();
+        Ok(Some((frame.header, frame.entries, damaged)))
+    }
+
+    /// The same, with what is left of the bodies: see [`ScannedFrame::entry`].
+    pub(crate) fn step_over_frame(&mut self) -> io::Result<Option<ScannedFrame>> {
         let Ok(mut frame) = self.read(Bodies::Skip)? else { return Ok(None) };
         if frame.header.sequence.0 != self.last_sequence.0.wrapping_add(1) {
             return Ok(None);
         }
         frame.bytes = self.window.get(self.at, frame.header.frame_bytes)?;
-        let damaged = frame.entries.iter().filter(|entry| !frame.is_sound(entry)).copied().collect();
         self.accept(&frame);
-        Ok(Some((frame.header, frame.entries, damaged)))
+        Ok(Some(frame))
+    }
+
+    /// Forgets what was read ahead: somebody may have written since.
+    pub(crate) fn look_again(&mut self) {
+        self.window.bytes = Bytes::new();
     }
 
     /// Goes on behind damage, at a frame found by `find`.
@@ -285,6 +296,11 @@ impl ScannedFrame {
             let head = body.get(..BATCH_HEAD_BYTES) == Some(&entry.head[..]);
             head && entry_of(entry, &body).is_some_and(|entry| entry.header.check_crc(&entry.tail).is_ok())
         })
+    }
+
+    /// An entry of the frame; none when its body is damaged.
+    pub(crate) fn entry(&self, entry: &EntryHeader) -> Option<Entry> {
+        self.is_sound(entry).then(|| entry_of(entry, &self.body(entry)?)).flatten()
     }
 
     /// The entries in decision order; the bodies were read and checked.

@@ -312,6 +312,16 @@ impl Drop for SnapshotWriter {
     }
 }
 
+/// The log that a snapshot says it belongs to; none when it is too short to say.
+pub(crate) fn log_id_of(file: &dyn File) -> io::Result<Option<u64>> {
+    let mut header = [0; HEADER_BYTES];
+    match file.read_exact_at(&mut header, 0) {
+        Ok(()) => Ok(Some(Fields(&header).u64(16))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Why a snapshot is not believed.
 #[derive(Debug)]
 pub(crate) enum SnapshotFault {

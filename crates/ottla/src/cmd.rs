@@ -9,6 +9,7 @@ pub(crate) mod confirm;
 pub(crate) mod consume;
 pub(crate) mod doctor;
 pub(crate) mod group;
+pub(crate) mod log;
 pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod topic;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Config(options) => client(config::run(options)),
         Command::Cluster(options) => client(cluster::run(options)),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Log(options) => log::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Bench(options) => client(bench::run(options)),
         Command::BenchLoad(options) => client(bench_load::run(options)),

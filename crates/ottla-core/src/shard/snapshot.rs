@@ -276,6 +276,67 @@ impl Restore {
     }
 }
 
+/// What a chunk of a snapshot is, for people who look at one.
+#[derive(Clone, Debug)]
+pub struct ChunkFacts {
+    /// Kind of its section, a number of the format.
+    pub kind: u8,
+    /// What that kind holds, in words.
+    pub name: &'static str,
+    /// Position, topics, partitions and producers; only of the header.
+    pub header: Option<[u64; 4]>,
+    /// Its topics; only of the section that has them.
+    pub topics: Vec<cluster::Topic>,
+}
+
+impl ChunkFacts {
+    /// Looks at a chunk alone.
+    ///
+    /// # Errors
+    /// When it is none that this build knows.
+    pub fn of(chunk: &[u8]) -> Result<Self, RestoreError> {
+        let [kind, version, items @ ..] = chunk else {
+            return Err(RestoreError::Cut { kind: chunk.first().copied().unwrap_or_default() });
+        };
+        let (kind, version) = (*kind, *version);
+        let mut facts = Self { kind, name: section_name(kind)?, header: None, topics: Vec::new() };
+        let mut items = Decoder { kind, rest: items };
+        match kind {
+            section::HEADER | section::TOPICS if version != VERSION => {
+                return Err(RestoreError::Version { kind, version });
+            }
+            section::HEADER => {
+                let (position, _epoch) = (items.u64()?, items.i32()?);
+                facts.header = Some([position, items.u64()?, items.u64()?, items.u64()?]);
+            }
+            section::TOPICS => {
+                while !items.is_empty() {
+                    facts.topics.push(cluster::Topic::decode(&mut items, Position::default())?);
+                }
+            }
+            _ => {}
+        }
+        Ok(facts)
+    }
+}
+
+fn section_name(kind: u8) -> Result<&'static str, RestoreError> {
+    Ok(match kind {
+        section::HEADER => "header",
+        section::CLUSTER => "cluster",
+        section::TOPICS => "topics",
+        section::PARTITIONS => "partitions",
+        section::ABORTED => "aborted transactions",
+        section::PRODUCERS => "producers",
+        section::GROUP_CONFIGS => "settings of groups",
+        section::CLEANED => "cleaning of partitions",
+        section::TRANSACTIONS..section::GROUPS => "transactional ids",
+        section::GROUPS => "committed and pending offsets",
+        section::GROUPS..section::END => "groups",
+        _ => return Err(RestoreError::Kind { kind }),
+    })
+}
+
 /// Packs items into chunks: closes a chunk when the next item finds it full.
 pub(crate) fn chunked<'a, T: 'a>(
     kind: u8,

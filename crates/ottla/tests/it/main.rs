@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod groups;
 mod kill;
+mod log;
 mod simple_clients;
 mod support;
 mod transactions;
