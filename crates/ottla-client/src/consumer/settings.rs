@@ -167,6 +167,9 @@ pub struct ConsumerSettings {
     /// `decompressed.batch.max.bytes` (ours): most bytes that one batch may have when decompressed. Default 256
     /// MiB, 1 KiB to 1 GiB.
     pub decompressed_bytes_max: usize,
+    /// `check.crcs`: whether the CRC of each batch is checked. Default true. Without it, bytes that were damaged on
+    /// their way or on the broker's disk are noticed only when they cannot be decoded, or not at all.
+    pub check_crcs: bool,
     /// `queued.max.messages.kbytes` (librdkafka's name; Kafka has none): bytes that are fetched ahead of `poll`;
     /// what is in flight comes on top, and what of paused partitions was fetched before. In bytes here, in KiB by name. Default 64 MiB, 64 KiB to 2 GiB.
     pub queued_bytes_max: usize,
@@ -181,6 +184,7 @@ const NAMES: &[&str] = &[
     "fetch.max.wait.ms",
     "max.poll.records",
     "decompressed.batch.max.bytes",
+    "check.crcs",
     "queued.max.messages.kbytes",
     "group.id",
     "group.instance.id",
@@ -219,6 +223,7 @@ impl ConsumerSettings {
             fetch_max_wait: Duration::from_millis(500),
             max_poll_records: 500,
             decompressed_bytes_max: 256 << 20,
+            check_crcs: true,
             queued_bytes_max: 64 << 20,
         }
     }
@@ -250,6 +255,8 @@ impl ConsumerSettings {
         partition_fetch_bytes: usize,
         /// Sets `max.poll.records`.
         max_poll_records: usize,
+        /// Sets `check.crcs`.
+        check_crcs: bool,
         /// Sets `group.protocol`.
         group_protocol: GroupProtocol,
         /// Sets `partition.assignment.strategy`.
@@ -285,6 +292,7 @@ impl ConsumerSettings {
             "fetch.max.wait.ms" => self.fetch_max_wait = millis(name, value)?,
             "max.poll.records" => self.max_poll_records = number(name, value)?,
             "decompressed.batch.max.bytes" => self.decompressed_bytes_max = number(name, value)?,
+            "check.crcs" => self.check_crcs = boolean(name, value)?,
             "queued.max.messages.kbytes" => {
                 self.queued_bytes_max = number::<usize>(name, value)?.saturating_mul(1024);
             }
@@ -311,10 +319,7 @@ impl ConsumerSettings {
             "session.timeout.ms" => self.session_timeout = millis(name, value)?,
             "heartbeat.interval.ms" => self.heartbeat_interval = millis(name, value)?,
             "max.poll.interval.ms" => self.max_poll_interval = millis(name, value)?,
-            "enable.auto.commit" => {
-                self.auto_commit =
-                    value.parse().map_err(|_| SettingError::bad(name, value, "known are true and false"))?;
-            }
+            "enable.auto.commit" => self.auto_commit = boolean(name, value)?,
             "auto.commit.interval.ms" => self.auto_commit_interval = millis(name, value)?,
             _ => return Err(SettingError::unknown(name, NAMES)),
         }
@@ -362,6 +367,10 @@ impl ConsumerSettings {
         }
         Ok(())
     }
+}
+
+fn boolean(name: &str, value: &str) -> Result<bool, SettingError> {
+    value.parse().map_err(|_| SettingError::bad(name, value, "known are true and false"))
 }
 
 fn isolation(name: &str, value: &str) -> Result<IsolationLevel, SettingError> {

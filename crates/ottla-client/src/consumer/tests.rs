@@ -123,14 +123,17 @@ fn cut_and_damaged() {
 fn sound_bytes() {
     let (first, second) = (data(0, 2, -1, Codec::None), data(2, 3, -1, Codec::None));
     let log = joined(&[first.clone(), second]);
-    assert_eq!(reader::sound_bytes(&log), log.len());
-    assert_eq!(reader::sound_bytes(&log.slice(..log.len() - 1)), first.len());
-    assert_eq!(reader::sound_bytes(&Bytes::from_static(b"no batch at all")), 0);
+    assert_eq!(reader::sound_bytes(&log, true), log.len());
+    assert_eq!(reader::sound_bytes(&log.slice(..log.len() - 1), true), first.len());
+    assert_eq!(reader::sound_bytes(&Bytes::from_static(b"no batch at all"), true), 0);
     let mut damaged = log.to_vec();
     damaged[first.len() + 70] ^= 1;
     let damaged = Bytes::from(damaged);
-    let sound = reader::sound_bytes(&damaged);
+    let sound = reader::sound_bytes(&damaged, true);
     assert_eq!(sound, first.len());
+    assert_eq!(reader::sound_bytes(&damaged, false), log.len(), "CRCs are not looked at when not asked for");
+    let cut = damaged.slice(..log.len() - 1);
+    assert_eq!(reader::sound_bytes(&cut, false), first.len(), "but a cut batch is never a whole one");
     for sound in [0, sound] {
         let isolation = Isolation::new(IsolationLevel::ReadCommitted, []);
         let reader =
@@ -178,6 +181,10 @@ fn settings() {
     settings.heartbeat_interval = Duration::from_secs(3);
     settings.set("group.protocol", "consumer").expect("known");
     assert!(settings.set("max.poll.records", "0").is_err());
+    assert!(settings.check_crcs, "unless somebody says otherwise");
+    settings.set("check.crcs", "false").expect("known");
+    assert!(!settings.check_crcs);
+    assert!(settings.set("check.crcs", "no").is_err());
 }
 
 /// Proves that offsets which no log can have are refused instead of computed with.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use ottla_client::admin::NewTopic;
 use ottla_client::{
-    Admin, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, StartAt, TransactionalProducer,
+    Admin, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, SettingError, StartAt, TransactionalProducer,
     TransactionalSettings,
 };
 use ottla_env::rng::{OsRng, Rng, SeededRng};
@@ -84,9 +84,8 @@ impl Rate {
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
-    let mut settings = ProducerSettings::new(options.client.base()?);
-    options.client.settings.iter().try_for_each(|(name, value)| settings.set(name, value))?;
-    let admin = Admin::connect(settings.client.clone()).await?;
+    let settings = Settings::of(&options.client)?;
+    let admin = Admin::connect(settings.producer.client.clone()).await?;
     let own = Text::from(format!("ottla-bench-{:016x}", OsRng.next_u64()));
     let topic = options.topic.clone().unwrap_or_else(|| own.clone());
     if topic == own {
@@ -100,21 +99,42 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(options: &Options, settings: &ProducerSettings, topic: &Text) -> Result<()> {
+/// What `-X` says: each setting belongs to the producer, the consumer or both.
+struct Settings {
+    producer: ProducerSettings,
+    consumer: ConsumerSettings,
+}
+
+impl Settings {
+    fn of(client: &Client) -> Result<Self> {
+        let mut producer = ProducerSettings::new(client.base()?);
+        let mut consumer = ConsumerSettings::new(client.base()?).max_poll_records(10_000);
+        for (name, value) in &client.settings {
+            match producer.set(name, value) {
+                Err(SettingError::Unknown { .. }) => consumer.set(name, value)?,
+                result => result?,
+            }
+        }
+        let consumer = consumer.client(producer.client.clone());
+        Ok(Self { producer, consumer })
+    }
+}
+
+async fn measure(options: &Options, settings: &Settings, topic: &Text) -> Result<()> {
     let wants = |part| options.only.is_empty() || options.only.contains(&part);
     let mut report = Report { options, object: serde_json::Map::new() };
     report.object.insert("records".to_owned(), json!(options.records));
     report.object.insert("record_bytes".to_owned(), json!(options.size));
     if wants(Part::Produce) {
-        report.rate("produce", &write(options, settings, topic).await?)?;
+        report.rate("produce", &write(options, &settings.producer, topic).await?)?;
     }
     if wants(Part::Consume) {
-        report.rate("consume", &read(options, settings, topic).await?)?;
+        report.rate("consume", &read(options, &settings.consumer, topic).await?)?;
     }
     if wants(Part::Transactions) {
-        let mut plain = one_by_one(options, settings, topic).await?;
+        let mut plain = one_by_one(options, &settings.producer, topic).await?;
         report.times("record", "one record", percentiles(&mut plain))?;
-        let mut commits = transactions(options, settings, topic).await?;
+        let mut commits = transactions(options, &settings.producer, topic).await?;
         report.times("transaction", "one-record commit", percentiles(&mut commits))?;
     }
     if options.json { output::json(&serde_json::Value::Object(report.object)) } else { Ok(()) }
@@ -172,9 +192,8 @@ async fn write(options: &Options, settings: &ProducerSettings, topic: &Text) -> 
     })
 }
 
-async fn read(options: &Options, settings: &ProducerSettings, topic: &Text) -> Result<Rate> {
-    let mut consumer =
-        Consumer::connect(ConsumerSettings::new(settings.client.clone()).max_poll_records(10_000)).await?;
+async fn read(options: &Options, settings: &ConsumerSettings, topic: &Text) -> Result<Rate> {
+    let mut consumer = Consumer::connect(settings.clone()).await?;
     let started = time::now();
     consumer.assign_topic(topic, StartAt::Beginning).await?;
     let (mut records, mut bytes) = (0, 0);

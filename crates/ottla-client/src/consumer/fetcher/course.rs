@@ -58,14 +58,14 @@ pub(in crate::consumer) struct Fetched {
 }
 
 impl Fetched {
-    /// Checks CRCs: here, where the bytes have just come in, and not where `poll` decodes them.
-    async fn check(answer: FetchResponse, next: Vec<Asked>) -> Self {
+    /// Checks CRCs, if they are checked: here, where the bytes have just come in, and not where `poll` decodes them.
+    async fn check(answer: FetchResponse, next: Vec<Asked>, check_crcs: bool) -> Self {
         let mut sound_bytes = Vec::with_capacity(answer.responses.len());
         for topic in &answer.responses {
             let mut of_topic = Vec::with_capacity(topic.partitions.len());
             for partition in &topic.partitions {
                 let records = partition.records.as_ref().map(Records::to_bytes).unwrap_or_default();
-                of_topic.push(reader::sound_bytes(&records));
+                of_topic.push(reader::sound_bytes(&records, check_crcs));
                 if records.len() >= YIELD_BYTES {
                     tokio::task::yield_now().await;
                 }
@@ -113,7 +113,7 @@ impl Course {
                 }
             };
             let result = match answer {
-                Ok(answer) => Ok(Fetched::check(answer, next.clone()).await),
+                Ok(answer) => Ok(Fetched::check(answer, next.clone(), self.settings.check_crcs).await),
                 Err(error) => Err(error),
             };
             self.report(std::mem::replace(&mut asked, next), result).await;
