@@ -5,10 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ottla_env::net::{self, OwnedWriteHalf};
 use ottla_env::spawn::{self, TaskGroup, TaskHandle};
+use ottla_env::time;
 use ottla_protocol::api::ApiKey;
 use ottla_protocol::batch::{BatchHeader, increment_sequence};
 use ottla_protocol::codec::Reader;
@@ -67,6 +69,8 @@ impl Call {
 pub(crate) enum Answer {
     /// These bytes are sent.
     Bytes(Vec<Bytes>),
+    /// They are sent after so long; other connections go on meanwhile.
+    Late(Duration, Vec<Bytes>),
     /// Nothing is ever sent.
     Silence,
     /// The connection is closed.
@@ -120,17 +124,23 @@ where
 
 async fn send(write: &mut OwnedWriteHalf, answer: Answer) -> bool {
     match answer {
-        Answer::Bytes(chunks) => {
-            for chunk in chunks {
-                if write.write_all(&chunk).await.is_err() {
-                    return false;
-                }
-            }
-            true
+        Answer::Bytes(chunks) => write_all(write, chunks).await,
+        Answer::Late(after, chunks) => {
+            time::sleep(after).await;
+            write_all(write, chunks).await
         }
         Answer::Silence => true,
         Answer::Close => false,
     }
+}
+
+async fn write_all(write: &mut OwnedWriteHalf, chunks: Vec<Bytes>) -> bool {
+    for chunk in chunks {
+        if write.write_all(&chunk).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// A frame of raw bytes, length in front.

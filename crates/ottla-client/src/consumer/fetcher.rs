@@ -23,7 +23,7 @@ use ottla_protocol::types::Text;
 use tokio::sync::mpsc;
 
 use super::error::ConsumerError;
-use super::positions::{Found, Looked, Validated};
+use super::positions::{Found, Looked, ToValidate, Validated};
 use super::reader::PartitionReader;
 use super::settings::{ConsumerSettings, IsolationLevel};
 use super::{ConsumerRecord, Lag};
@@ -396,23 +396,25 @@ impl Fetcher {
         result
     }
 
-    /// What OffsetForLeaderEpoch has said.
+    /// What OffsetForLeaderEpoch has said, of the position that was asked about: what was buffered may have been read
+    /// since, and have led into another epoch, which ends elsewhere.
     fn take_validated(&mut self, validated: Vec<Validated>) -> Result<(), ConsumerError> {
         let mut result = Ok(());
-        for Validated { at, generation, in_epoch, end } in validated {
+        for Validated { asked, end } in validated {
+            let ToValidate { at, generation, position, in_epoch } = asked;
             let Some(partition) = self.partitions.get_mut(&at).filter(|there| there.generation == generation)
             else {
                 continue;
             };
             partition.busy = false;
-            let position = partition.position();
-            match (end, position) {
-                (None, _) | (_, None) => self.rest(&at, generation),
-                (Some(end), Some(position)) if end >= position.offset => partition.validated = in_epoch,
-                (Some(end), Some(position)) => {
+            match end {
+                None => self.rest(&at, generation),
+                Some(end) if end < position.offset => {
                     let truncated = self.truncated(&at, position.offset, end);
                     result = result.and(truncated);
                 }
+                Some(_) if partition.position() == Some(position) => partition.validated = in_epoch,
+                Some(_) => {} // the new position is asked about next
             }
         }
         result

@@ -12,6 +12,7 @@ use ottla_protocol::messages::offset_for_leader_epoch_request::{
 use ottla_protocol::types::Text;
 
 use super::error::ConsumerError;
+use super::fetcher::Position;
 use super::group::Shared;
 use super::settings::{ConsumerSettings, IsolationLevel, OffsetReset};
 use crate::cluster::Cluster;
@@ -46,13 +47,20 @@ pub(super) struct Looked {
     pub(super) found: Result<Found, ConsumerError>,
 }
 
+/// A position that is to be validated in the log of a leader of epoch `in_epoch`.
+#[derive(Debug)]
+pub(super) struct ToValidate {
+    pub(super) at: TopicPartition,
+    pub(super) generation: u64,
+    pub(super) position: Position,
+    pub(super) in_epoch: i32,
+}
+
 /// The outcome of a validation. `end`: the end of the position's epoch in the log, -1 when the epoch is unknown
 /// there; absent: nothing is known, ask again.
 #[derive(Debug)]
 pub(super) struct Validated {
-    pub(super) at: TopicPartition,
-    pub(super) generation: u64,
-    pub(super) in_epoch: i32,
+    pub(super) asked: ToValidate,
     pub(super) end: Option<i64>,
 }
 
@@ -153,21 +161,16 @@ async fn reset(cluster: &Cluster, settings: &ConsumerSettings, sought: Vec<Sough
     }
 }
 
-/// Asks a leader where the epochs of positions end in its log. Asked: partition, generation, the position's epoch,
-/// the leader's epoch.
-pub(super) async fn validate(
-    cluster: &Cluster,
-    node_id: i32,
-    asked: Vec<(TopicPartition, u64, i32, i32)>,
-) -> Vec<Validated> {
+/// Asks a leader where the epochs of positions end in its log.
+pub(super) async fn validate(cluster: &Cluster, node_id: i32, asked: Vec<ToValidate>) -> Vec<Validated> {
     let mut topics: BTreeMap<Text, OffsetForLeaderTopic> = BTreeMap::new();
-    for (at, _, epoch, current) in &asked {
+    for ToValidate { at, position, in_epoch, .. } in &asked {
         let topic = topics.entry(at.topic.clone()).or_default();
         topic.topic = at.topic.clone();
         topic.partitions.push(OffsetForLeaderPartition {
             partition: at.partition,
-            current_leader_epoch: *current,
-            leader_epoch: *epoch,
+            current_leader_epoch: *in_epoch,
+            leader_epoch: position.leader_epoch,
             ..OffsetForLeaderPartition::default()
         });
     }
@@ -181,16 +184,15 @@ pub(super) async fn validate(
         Ok(answer) => Some(answer),
         // an old broker: positions are taken as they are
         Err(CallError::Unsupported { .. }) => {
-            let fine =
-                |(at, generation, _, in_epoch)| Validated { at, generation, in_epoch, end: Some(i64::MAX) };
-            return asked.into_iter().map(fine).collect();
+            return asked.into_iter().map(|asked| Validated { asked, end: Some(i64::MAX) }).collect();
         }
         Err(error) => {
             tracing::debug!(%error, "positions cannot be validated now");
             None
         }
     };
-    let outcome = |(at, generation, _, in_epoch): (TopicPartition, u64, i32, i32)| {
+    let outcome = |asked: ToValidate| {
+        let at = &asked.at;
         let topics = answer.iter().flat_map(|answer| &answer.topics).filter(|topic| topic.topic == at.topic);
         let mut partitions = topics.flat_map(|topic| &topic.partitions);
         let found = partitions.find(|partition| partition.partition == at.partition);
@@ -207,7 +209,7 @@ pub(super) async fn validate(
         if answer.is_none() {
             cluster.forget_topic(&at.topic);
         }
-        Validated { at, generation, in_epoch, end }
+        Validated { asked, end }
     };
     asked.into_iter().map(outcome).collect()
 }

@@ -13,7 +13,7 @@ use ottla_protocol::types::Text;
 
 use super::super::error::ConsumerError;
 use super::super::isolation::Isolation;
-use super::super::positions::{self, Looked, Sought, Validated};
+use super::super::positions::{self, Looked, Sought, ToValidate, Validated};
 use super::super::reader::PartitionReader;
 use super::super::settings::OffsetReset;
 use super::course::{Course, FETCH, Fetched, end_of};
@@ -106,8 +106,12 @@ impl Fetcher {
             let leader_epoch = leader_epoch(&topic.leader_epochs, at.partition);
             if leader_epoch > partition.validated && position.leader_epoch >= 0 {
                 partition.busy = true;
-                let asked = (at.clone(), partition.generation, position.leader_epoch, leader_epoch);
-                to_validate.entry(leader).or_default().push(asked);
+                to_validate.entry(leader).or_default().push(ToValidate {
+                    at: at.clone(),
+                    generation: partition.generation,
+                    position,
+                    in_epoch: leader_epoch,
+                });
                 continue;
             }
             partition.leader = Some(leader);
@@ -150,7 +154,7 @@ impl Fetcher {
         });
     }
 
-    fn validate(&mut self, node_id: i32, asked: Vec<(TopicPartition, u64, i32, i32)>) {
+    fn validate(&mut self, node_id: i32, asked: Vec<ToValidate>) {
         let (cluster, report) = (self.cluster.clone(), self.report.clone());
         self.tasks.spawn("consumer-validate", async move {
             let validated = positions::validate(&cluster, node_id, asked).await;

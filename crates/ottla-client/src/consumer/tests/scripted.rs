@@ -1,10 +1,10 @@
 //! A consumer against a broker that says what a script tells it to: errors of every kind, sessions that are
 //! forgotten, logs that were cut, coordinators that make no sense.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use ottla_env::spawn;
+use ottla_env::{spawn, time};
 use ottla_protocol::api::ApiKey;
 use ottla_protocol::error::ErrorCode;
 use ottla_protocol::messages::api_versions_response::ApiVersion;
@@ -25,8 +25,8 @@ use ottla_protocol::messages::offset_for_leader_epoch_response::{
 use ottla_protocol::messages::{
     ApiVersionsResponse, FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupResponse, ListOffsetsResponse,
-    MetadataResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochResponse, Records,
-    SyncGroupResponse,
+    MetadataResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse, Records, SyncGroupResponse,
 };
 use ottla_protocol::types::Uuid;
 
@@ -51,8 +51,9 @@ struct Script {
     /// Session id, session epoch, partitions and first offset of each Fetch.
     seen: Vec<(i32, i32, usize, Option<i64>)>,
     leader_epoch: i32,
-    /// What OffsetForLeaderEpoch answers.
-    epoch_end: (i32, i64),
+    /// What OffsetForLeaderEpoch answers, by the epoch that is asked for, and after how long.
+    epoch_ends: BTreeMap<i32, i64>,
+    epoch_end_after: Duration,
     log_start: i64,
     /// What JoinGroup chooses, what SyncGroup and Heartbeat answer.
     protocol: &'static str,
@@ -69,7 +70,8 @@ impl Script {
             fetches: fetches.into(),
             seen: Vec::new(),
             leader_epoch: 1,
-            epoch_end: (0, i64::MAX),
+            epoch_ends: BTreeMap::new(),
+            epoch_end_after: Duration::ZERO,
             log_start: 0,
             protocol: "range",
             sync_codes: VecDeque::new(),
@@ -91,7 +93,13 @@ impl Script {
                 }
             }
             ApiKey::ListOffsets => call.reply(&self.list_offsets()),
-            ApiKey::OffsetForLeaderEpoch => call.reply(&self.epoch_end()),
+            ApiKey::OffsetForLeaderEpoch => {
+                let request = call.decode();
+                match call.reply(&self.epoch_end(&request)) {
+                    Answer::Bytes(bytes) => Answer::Late(self.epoch_end_after, bytes),
+                    other => other,
+                }
+            }
             ApiKey::FindCoordinator => {
                 let request = call.decode();
                 call.reply(&coordinator(own, request))
@@ -193,8 +201,9 @@ impl Script {
         ListOffsetsResponse { topics: vec![topic], ..ListOffsetsResponse::default() }
     }
 
-    fn epoch_end(&self) -> OffsetForLeaderEpochResponse {
-        let (leader_epoch, end_offset) = self.epoch_end;
+    fn epoch_end(&self, request: &OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse {
+        let leader_epoch = request.topics[0].partitions[0].leader_epoch;
+        let end_offset = self.epoch_ends.get(&leader_epoch).copied().unwrap_or(i64::MAX);
         let partition = EpochEndOffset { leader_epoch, end_offset, ..EpochEndOffset::default() };
         let topic = OffsetForLeaderTopicResult {
             topic: Text::from_static("t"),
@@ -427,7 +436,7 @@ fn truncation() {
             assert_eq!(next(&mut consumer).await.expect("read").len(), 9);
             {
                 let mut script = inside.lock().expect("no panic");
-                (script.leader_epoch, script.epoch_end) = (2, (0, 4));
+                (script.leader_epoch, script.epoch_ends) = (2, [(0, 4)].into());
                 script.fetches.push_back(Next::Partition(ErrorCode::FencedLeaderEpoch));
                 if reset == OffsetReset::Latest {
                     script.fetches.push_back(Next::Batch(data(4, 1, -1, Codec::None)));
@@ -445,6 +454,40 @@ fn truncation() {
                 }
                 _ => assert_eq!(outcome.expect("read"), [4]),
             }
+        });
+    }
+}
+
+/// Proves that a position which moves on over buffered records while it is validated is not taken for cut: what was
+/// asked is where the epoch ends in which it was. Every record comes once.
+#[test]
+fn read_on_while_validated() {
+    for reset in [OffsetReset::None, OffsetReset::Earliest] {
+        let in_epoch = |from, count, epoch: i32| {
+            let mut batch = data(from, count, -1, Codec::None).to_vec();
+            batch[12..16].copy_from_slice(&epoch.to_be_bytes());
+            Bytes::from(batch)
+        };
+        let buffered = joined(&[in_epoch(0, 6, 0), in_epoch(6, 30, 1)]);
+        let script = Script::new(vec![Next::Batch(buffered), Next::Partition(ErrorCode::FencedLeaderEpoch)]);
+        {
+            let mut script = script.lock().expect("no panic");
+            script.epoch_ends = [(0, 6), (1, 36)].into();
+            script.epoch_end_after = Duration::from_millis(100);
+        }
+        let change = |settings: ConsumerSettings| settings.offset_reset(reset).max_poll_records(1);
+        let inside = Arc::clone(&script);
+        with(&script, change, |mut consumer| async move {
+            consumer.assign(&[(at(), StartAt::Offset(0))]).await.expect("assigned");
+            let mut read = next(&mut consumer).await.expect("read");
+            inside.lock().expect("no panic").leader_epoch = 2;
+            while read.len() < 36 {
+                time::sleep(Duration::from_millis(5)).await;
+                read.extend(next(&mut consumer).await.expect("nothing was cut"));
+            }
+            inside.lock().expect("no panic").fetches.push_back(Next::Batch(in_epoch(36, 1, 2)));
+            read.extend(next(&mut consumer).await.expect("nothing was cut"));
+            assert_eq!(read, (0..37).collect::<Vec<i64>>());
         });
     }
 }
