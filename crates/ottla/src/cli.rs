@@ -55,6 +55,9 @@ pub(crate) enum Command {
     Completions(cmd::completions::Options),
     /// Measure a broker with the built-in client
     Bench(cmd::bench::Options),
+    /// Many partitions, read when nothing of them is in memory
+    #[command(hide = true)]
+    BenchCold(cmd::bench_cold::Options),
     /// Many connections, parked fetches and group members at once
     #[command(hide = true)]
     BenchLoad(cmd::bench_load::Options),

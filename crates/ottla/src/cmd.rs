@@ -1,6 +1,7 @@
 //! The commands, and what runs them.
 
 pub(crate) mod bench;
+pub(crate) mod bench_cold;
 pub(crate) mod bench_load;
 pub(crate) mod cluster;
 pub(crate) mod completions;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Log(options) => log::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Bench(options) => client(bench::run(options)),
+        Command::BenchCold(options) => client(bench_cold::run(options)),
         Command::BenchLoad(options) => client(bench_load::run(options)),
         Command::Demo(options) => client(demo::run(options)),
         Command::DemoBroker(options) => demo::broker::run(&options),

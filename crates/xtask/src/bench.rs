@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::broker::{Broker, Kind};
+use crate::cold;
 use crate::report;
 use crate::run::{self, Workspace};
 
@@ -22,12 +23,17 @@ pub(crate) struct Options {
     /// Fewer messages: to see that it works, not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Only these parts: endpoint, kgo, disk; load and client have tables of their own and run only when named
+    /// Only these parts: endpoint, kgo, disk; load, client and cold have tables of their own and run only when named
     #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,disk")]
     parts: Vec<String>,
     /// Only these brokers: ottla, kafka, kafka-flush
     #[arg(long, value_delimiter = ',', default_value = "ottla,kafka,kafka-flush")]
     brokers: Vec<String>,
+    #[command(flatten)]
+    cold: cold::Load,
+    /// cold: this binary as broker and client, instead of a release build of this tree
+    #[arg(long)]
+    binary: Option<PathBuf>,
     /// Do not write docs/benchmarks.md
     #[arg(long)]
     dry: bool,
@@ -37,7 +43,7 @@ pub(crate) struct Options {
 }
 
 /// The JVM options of Kafka's own start script.
-const KAFKA_JVM: &str = "-Xms1g -Xmx1g -XX:+UseG1GC -XX:MaxGCPauseMillis=20";
+pub(crate) const KAFKA_JVM: &str = "-Xms1g -Xmx1g -XX:+UseG1GC -XX:MaxGCPauseMillis=20";
 /// How long a started broker rests before its idle memory is read.
 const REST: Duration = Duration::from_secs(5);
 
@@ -47,8 +53,15 @@ type Figures = BTreeMap<String, f64>;
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let workspace = Workspace::find()?;
+    let is_cold = options.parts.iter().any(|part| part == "cold");
+    if is_cold && options.parts.len() > 1 {
+        anyhow::bail!("cold is measured alone: --parts cold");
+    }
     let mut columns: Vec<(&str, Figures)> = Vec::new();
-    for name in &options.brokers {
+    for name in cold::columns(&options.brokers).into_iter().filter(|_| is_cold) {
+        columns.push((name, cold::measure(&workspace, name, &options.cold, options.binary.as_deref())?));
+    }
+    for name in options.brokers.iter().filter(|_| !is_cold) {
         columns.push((name, measure(&workspace, name, options)?));
     }
     let disk =
@@ -57,9 +70,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     println!("{text}");
     if !options.dry && !options.quick {
         let parts = options.parts.join(",");
-        let text = format!("{}. `cargo xtask bench --parts {parts}`\n\n{text}", report::stamp());
-        let (name, title) = section(&options.parts);
-        report::write_section(&workspace.path("docs/benchmarks.md"), name, title, &text)?;
+        let load = if is_cold { format!(" {}", options.cold.shown()) } else { String::new() };
+        let text = format!("{}. `cargo xtask bench --parts {parts}{load}`\n\n{text}", report::stamp());
+        let (name, title) = match is_cold {
+            true => options.cold.section(),
+            false => {
+                let (name, title) = section(&options.parts);
+                (name.to_owned(), title.to_owned())
+            }
+        };
+        report::write_section(&workspace.path("docs/benchmarks.md"), &name, &title, &text)?;
     }
     if options.json {
         let brokers: BTreeMap<&str, &Figures> =
@@ -150,7 +170,7 @@ fn disk(workspace: &Workspace) -> Result<Figures> {
 }
 
 /// Runs a program that prints one JSON object.
-fn object(command: &mut Command) -> Result<Value> {
+pub(crate) fn object(command: &mut Command) -> Result<Value> {
     run::step(&run::shown(command));
     let text = run::output(command)?;
     let last = text.lines().last().unwrap_or_default();

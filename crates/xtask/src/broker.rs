@@ -56,6 +56,19 @@ impl Broker {
         Self::start_with(workspace, Kind::Ottla, Some(binary), None, &[])
     }
 
+    /// Starts an Ottla with settings: one that was built elsewhere, or the release build.
+    pub(crate) fn start_release(
+        workspace: &Workspace,
+        binary: Option<PathBuf>,
+        config: Option<PathBuf>,
+    ) -> Result<Self> {
+        let binary = match binary {
+            Some(binary) => binary.canonicalize().with_context(|| format!("no {}", binary.display()))?,
+            None => workspace.release_binary("ottla", "ottla")?,
+        };
+        Self::start_with(workspace, Kind::Ottla, Some(binary), config, &[])
+    }
+
     fn start_with(
         workspace: &Workspace,
         kind: Kind,
@@ -107,6 +120,45 @@ impl Broker {
         let environment =
             if variables.is_empty() { String::new() } else { format!("export {}; ", variables.join(" ")) };
         format!("{environment}'{script}' kill {name} && '{script}' start {name} {port}")
+    }
+
+    /// Kills it with SIGKILL and starts it on the same data and port; how long the start took.
+    pub(crate) fn kill_and_start(&mut self) -> Result<Duration> {
+        self.start_again("kill")
+    }
+
+    /// Stops it in order and starts it on the same data and port; how long the start took.
+    pub(crate) fn restart(&mut self) -> Result<Duration> {
+        self.start_again("stop")
+    }
+
+    fn start_again(&mut self, verb: &str) -> Result<Duration> {
+        let name = self.name.clone();
+        run::check(self.command(verb).arg(&name))?;
+        let port = self.bootstrap.rsplit(':').next().expect("bootstrap is HOST:PORT").to_owned();
+        let began = Instant::now();
+        let pid = run::output(self.command("start").arg(&name).arg(port))?;
+        self.pid = pid.trim().parse().context("the start script printed no pid")?;
+        Ok(began.elapsed())
+    }
+
+    /// The folder of its data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder().join("data")
+    }
+
+    /// What an Ottla has logged.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder().join("server.log")
+    }
+
+    /// Where the script keeps what belongs to it.
+    fn folder(&self) -> PathBuf {
+        let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
+        let root =
+            std::env::var_os("COMPAT_DIR").map_or_else(|| home.join(".cache/ottla-compat"), PathBuf::from);
+        let kind = if self.script.ends_with("kafka-oracle") { "oracle" } else { "ottla" };
+        root.join(kind).join(&self.name)
     }
 
     /// Its process id.

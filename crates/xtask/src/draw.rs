@@ -2,13 +2,14 @@
 //!
 //! `docs/guide/**/NAME.txt` that begins with [`MARK`] becomes `NAME.svg`: panels with moments from left to right and
 //! lanes of cells (the text says how). The same text always gives the same bytes, so `tidy` can tell whether a picture
-//! is up to date. Not here: any other kind of picture.
+//! is up to date. The samples of a soak are drawn by `soak/plot.rs`. Not here: any other kind of picture.
 
 use std::fmt::Write;
 
 use anyhow::{Context, Result, bail};
 
 use crate::run::{self, Workspace};
+use crate::soak::plot;
 
 /// How a text that is drawn begins.
 pub(crate) const MARK: &str = "# Drawn by `cargo xtask draw`";
@@ -68,6 +69,10 @@ pub(crate) fn run() -> Result<bool> {
             std::fs::write(workspace.path(&picture), svg(&text).with_context(|| name.to_owned())?)?;
             run::step(&format!("drew {picture}"));
         }
+    }
+    if let Ok(samples) = std::fs::read_to_string(workspace.path(plot::SAMPLES)) {
+        std::fs::write(workspace.path(plot::PICTURE), plot::svg(&samples).context(plot::SAMPLES)?)?;
+        run::step(&format!("drew {}", plot::PICTURE));
     }
     Ok(true)
 }

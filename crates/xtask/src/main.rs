@@ -10,6 +10,7 @@
 
 mod bench;
 mod broker;
+mod cold;
 mod compat;
 mod draw;
 mod prove;
@@ -17,6 +18,7 @@ mod report;
 mod run;
 mod schema;
 mod setup;
+mod soak;
 mod test;
 mod tidy;
 mod verify;

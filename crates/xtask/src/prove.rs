@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::broker::{Broker, Kind};
 use crate::report;
 use crate::run::{self, Workspace};
+use crate::soak;
 
 /// What to prove.
 #[derive(clap::Args)]
@@ -66,6 +67,8 @@ enum Promise {
     },
     /// Our streams under kills: two applications with state, their broker killed as well; topics and stores exact
     Streams(Streams),
+    /// Mixed load for long on a broker that is killed every few minutes: all that is read is right, and what it uses flat
+    Soak(soak::Options),
 }
 
 /// Of the streams' proof.
@@ -167,10 +170,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let (name, title, command) = streams.named();
             (name, title, command, streams.prove(&workspace)?)
         }
+        Promise::Soak(soak) => {
+            let keeps = !options.dry && soak.is_whole();
+            ("soak", "A soak", soak.command(), soak.prove(&workspace, keeps)?)
+        }
     };
     let seconds = began.elapsed().as_secs();
     let is_oracle = matches!(options.promise, Promise::Client { oracle: true, .. });
-    if !options.dry && !is_oracle {
+    let is_trial = matches!(&options.promise, Promise::Soak(soak) if !soak.is_whole());
+    if !options.dry && !is_oracle && !is_trial {
         let text = section(&command, &proof, seconds);
         report::write_section(&workspace.path("docs/proofs.md"), name, title, &text)?;
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::{File, Problem};
 use crate::draw;
 use crate::run::Workspace;
+use crate::soak::plot;
 
 /// Lines of ARCHITECTURE.md.
 const ARCHITECTURE_LINES_MAX: usize = 300;
@@ -45,10 +46,14 @@ pub(super) fn check_text(workspace: &Workspace, file: &File, problems: &mut Vec<
 
 /// Judges the pictures: each is what its text says.
 pub(super) fn check_pictures(files: &[File], problems: &mut Vec<Problem>) {
-    for file in files.iter().filter(|file| file.text.starts_with(draw::MARK)) {
-        let picture = draw::picture_of(&file.name);
+    let is_drawn = |file: &&File| file.text.starts_with(draw::MARK) || file.name == plot::SAMPLES;
+    for file in files.iter().filter(is_drawn) {
+        let (picture, svg) = match file.name.as_str() {
+            plot::SAMPLES => (plot::PICTURE.to_owned(), plot::svg(&file.text)),
+            _ => (draw::picture_of(&file.name), draw::svg(&file.text)),
+        };
         let drawn = files.iter().find(|file| file.name == picture);
-        match draw::svg(&file.text) {
+        match svg {
             Err(error) => problems.push(file.problem(1, format!("cannot be drawn: {error:#}"))),
             Ok(svg) if drawn.is_none_or(|drawn| drawn.text != svg) => {
                 problems.push(file.problem(1, format!("{picture} is not up to date: `cargo xtask draw`")));
