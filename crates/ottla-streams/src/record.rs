@@ -5,7 +5,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use ottla_client::{Header, TopicPartition};
+use ottla_client::{Header, Text, TopicPartition};
 
 /// A sub-topology over one partition: the unit that has state and moves between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,8 +60,8 @@ pub struct InputRecord {
 /// A record to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputRecord {
-    /// The topic.
-    pub topic: String,
+    /// The topic; shared, since every record of a sink or a changelog has the same.
+    pub topic: Text,
     /// Absent = by the key, as Kafka's default partitioner does.
     pub partition: Option<i32>,
     /// Its content.

@@ -37,7 +37,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ottla_client::{GroupMetadata, TopicPartition};
+use ottla_client::{GroupMetadata, Text, TopicPartition};
 use ottla_env::clock::Clock;
 
 pub use self::event::{WorkerError, WorkerEvent};
@@ -101,7 +101,7 @@ pub struct Worker<T: TransactionPort> {
     /// What the open transaction has written so far, per partition.
     acked: BTreeMap<TopicPartition, Acked>,
     /// Which task wrote to a topic last, to know whom a refused record concerns.
-    wrote: BTreeMap<String, TaskId>,
+    wrote: BTreeMap<Text, TaskId>,
     /// No call to the cluster before this moment.
     retry_at: Duration,
     /// Waits for [`Worker::resume`].

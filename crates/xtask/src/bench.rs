@@ -4,6 +4,8 @@
 //! Kafka runs with its own JVM options, once as it comes (it does not sync before it acknowledges) and once
 //! with a sync per write. Nothing else should run meanwhile; only figures of one run may be compared.
 
+mod streams;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +25,7 @@ pub(crate) struct Options {
     /// Fewer messages: to see that it works, not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Only these parts: endpoint, kgo, disk; load, client and cold have tables of their own and run only when named
+    /// Only these parts: endpoint, kgo, disk; load, client, cold and streams have tables of their own and run only when named
     #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,disk")]
     parts: Vec<String>,
     /// Only these brokers: ottla, kafka, kafka-flush
@@ -31,7 +33,9 @@ pub(crate) struct Options {
     brokers: Vec<String>,
     #[command(flatten)]
     cold: cold::Load,
-    /// cold: this binary as broker and client, instead of a release build of this tree
+    #[command(flatten)]
+    streams: streams::Asked,
+    /// cold, streams: this binary as Ottla (and cold's client), instead of a release build of this tree
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Do not write docs/benchmarks.md
@@ -58,10 +62,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         anyhow::bail!("cold is measured alone: --parts cold");
     }
     let mut columns: Vec<(&str, Figures)> = Vec::new();
+    if options.parts == ["streams"] {
+        columns = streams::measure(&workspace, options)?;
+    }
     for name in cold::columns(&options.brokers).into_iter().filter(|_| is_cold) {
         columns.push((name, cold::measure(&workspace, name, &options.cold, options.binary.as_deref())?));
     }
-    for name in options.brokers.iter().filter(|_| !is_cold) {
+    for name in options.brokers.iter().filter(|_| !is_cold && options.parts != ["streams"]) {
         columns.push((name, measure(&workspace, name, options)?));
     }
     let disk =
@@ -93,6 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 fn section(parts: &[String]) -> (&'static str, &'static str) {
     match parts {
         [part] if part == "load" => ("load", "Many connections, fetches and members"),
+        [part] if part == "streams" => ("streams", "Streams beside Kafka Streams"),
         [part] if part == "client" => ("client", "Ottla's own client beside librdkafka"),
         _ => ("bench", "Beside Apache Kafka"),
     }

@@ -51,6 +51,14 @@ impl Workspace {
         Ok(self.target.join("release").join(binary))
     }
 
+    /// Builds an example for release and returns its path.
+    pub(crate) fn release_example(&self, package: &str, example: &str) -> Result<PathBuf> {
+        step(&format!("building the example {example} of {package} for release"));
+        let arguments = ["build", "--release", "--package", package, "--example", example];
+        check(cargo().current_dir(&self.root).args(arguments))?;
+        Ok(self.target.join("release").join("examples").join(example))
+    }
+
     /// Builds an example for development and returns its path.
     pub(crate) fn example(&self, package: &str, example: &str) -> Result<PathBuf> {
         step(&format!("building the example {example} of {package}"));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ottla_client::{TopicPartition, TransactionalSettings};
+use ottla_client::{ProducerSettings, TopicPartition, TransactionalSettings};
 use ottla_env::clock::{Clock, OsClock};
 use ottla_env::process::{self, Signal};
 use ottla_env::spawn::{self, Handle, ThreadHandle};
@@ -32,6 +32,10 @@ pub(super) const QUEUE_MAX: usize = 64;
 const COMMANDS_AT_ONCE: usize = 32;
 /// Pause before the id is taken again, or a suspended worker asks again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Batches of results and changes: large, since many records come at once and a broker's cost is per batch.
+const BATCH_BYTES: usize = 256 << 10;
+/// How long a batch that is not full waits, unless a commit comes first.
+const LINGER: Duration = Duration::from_millis(20);
 /// How long the transactional id is tried for at the start.
 const TAKE_TRIES: u32 = 300;
 
@@ -128,7 +132,8 @@ impl Spawn {
     fn take_id(&self) -> Result<KafkaWriter, PortError> {
         let id = format!("{}/{}", self.shared.group_id, self.writer_name());
         let settings = TransactionalSettings::new(self.settings.client.clone(), id)
-            .transaction_timeout(self.settings.transaction_timeout);
+            .transaction_timeout(self.settings.transaction_timeout)
+            .producer(self.producer());
         let mut last = PortError::Fatal("the transactional id was not tried".to_owned());
         for _ in 0..TAKE_TRIES {
             match KafkaWriter::take(&self.runtime, settings.clone()) {
@@ -141,8 +146,12 @@ impl Spawn {
     }
 
     fn plain(&self) -> Result<PlainWriter, PortError> {
-        let settings = ottla_client::ProducerSettings::new(self.settings.client.clone());
-        PlainWriter::connect(&self.runtime, settings)
+        PlainWriter::connect(&self.runtime, self.producer())
+    }
+
+    /// A commit sends what lingers, so large batches cost no time.
+    fn producer(&self) -> ProducerSettings {
+        ProducerSettings::new(self.settings.client.clone()).batch_bytes(BATCH_BYTES).linger(LINGER)
     }
 
     fn worker(

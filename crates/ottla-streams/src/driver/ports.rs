@@ -136,7 +136,7 @@ impl TransactionPort for SimProducer {
         let refused = lock(&self.faults).refused.as_deref() == Some(record.topic.as_str());
         let Some(partitions) = partitions.filter(|_| !refused) else {
             let reason = "UNKNOWN_TOPIC_OR_PARTITION".to_owned();
-            return Err(PortError::RecordRefused { topic: record.topic, reason });
+            return Err(PortError::RecordRefused { topic: record.topic.to_string(), reason });
         };
         let partition = match (record.partition, &record.record.key) {
             (Some(partition), _) => partition,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ottla_client::Text;
 
 use super::{
     Grouped, SessionStream, SessionWindows, Shared, TimeWindows, WindowStream, add_fn, report, same, source,
@@ -402,7 +403,7 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
 
     fn sink(&self, topic: &str, keys: SharedCodec<K>, values: SharedCodec<V>) {
         let kind = NodeKind::Sink { topic: topic.to_owned() };
-        let to = topic.to_owned();
+        let to = Text::from(topic);
         let node = add_fn(&self.graph, "", "sink", kind, Vec::new(), move |_, item, cx| {
             let Record { key, value, timestamp, headers } = taken::<K, V>(item);
             let fault = |error| Failure::Encode(format!("{to}: {error}"));
@@ -516,7 +517,7 @@ impl<K: Clone + 'static, V: Clone + 'static> Stream<K, V> {
 /// Emits a record for a topic.
 pub(super) fn write(
     cx: &mut Cx<'_>,
-    topic: &str,
+    topic: &Text,
     key: Option<Bytes>,
     value: Option<Bytes>,
     timestamp: i64,
@@ -526,6 +527,6 @@ pub(super) fn write(
         return Err(Failure::Process("nothing can be written in init".to_owned()));
     }
     let record = RawRecord { key, value, timestamp, headers };
-    cx.core.output(OutputRecord { topic: topic.to_owned(), partition: None, record });
+    cx.core.output(OutputRecord { topic: topic.clone(), partition: None, record });
     Ok(())
 }

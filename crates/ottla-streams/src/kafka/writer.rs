@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ottla_client::{
     Consumer, ConsumerError, ConsumerSettings, Delivery, DeliveryError, ErrorClass, ErrorCode, GroupMetadata,
-    OffsetToCommit, OffsetsError, Producer, ProducerSettings, Record, SendError, TopicPartition, Transaction,
-    TransactionError, TransactionalProducer, TransactionalSettings,
+    OffsetToCommit, OffsetsError, Producer, ProducerSettings, Record, SendError, Text, TopicPartition,
+    Transaction, TransactionError, TransactionalProducer, TransactionalSettings,
 };
 use ottla_env::spawn::{self, Handle, TaskHandle};
 use tokio::sync::{mpsc, oneshot};
@@ -18,8 +18,6 @@ use crate::record::OutputRecord;
 const HANDED_OVER: usize = 256;
 /// Hand-overs that may wait for the task.
 const QUEUE_MAX: usize = 4;
-/// Confirmations that are kept before they are looked at; then the older half is waited for.
-const DELIVERIES_MAX: usize = 32_768;
 
 type Reply<T> = oneshot::Sender<T>;
 type AckedMap = BTreeMap<TopicPartition, Acked>;
@@ -188,11 +186,10 @@ async fn in_transaction(
             }
             Command::Flush(reply) => {
                 let flushed = transaction.flush().await;
-                sent.settle(0).await;
                 let outcome = match (sent.failed.clone(), flushed) {
                     (Some(error), _) => Err(error),
                     (None, Err(error)) => Err(delivery_error(&error)),
-                    (None, Ok(())) => Ok(sent.acked.clone()),
+                    (None, Ok(())) => sent.newest.acked().await,
                 };
                 answer(reply, outcome);
             }
@@ -219,9 +216,41 @@ async fn in_transaction(
 /// What was sent in a transaction.
 #[derive(Default)]
 struct Sent {
-    deliveries: std::collections::VecDeque<Delivery>,
-    acked: AckedMap,
+    newest: Newest,
     failed: Option<PortError>,
+}
+
+/// The newest delivery of each partition: what was sent to it before has lower offsets, and a flush tells of any
+/// failure among all of it.
+#[derive(Debug, Default)]
+struct Newest {
+    deliveries: BTreeMap<TopicPartition, Delivery>,
+    acked: AckedMap,
+}
+
+impl Newest {
+    fn add(&mut self, delivery: Delivery) {
+        match self.deliveries.get_mut(delivery.topic_partition()) {
+            Some(last) => *last = delivery,
+            None => drop(self.deliveries.insert(delivery.topic_partition().clone(), delivery)),
+        }
+    }
+
+    /// The highest offset of each partition so far. After a flush, so that everything has its outcome. Fails when it
+    /// is not known (the broker recognized a repetition and has forgotten where it is): a restore target is never
+    /// guessed.
+    async fn acked(&mut self) -> Result<AckedMap, PortError> {
+        while let Some((at, delivery)) = self.deliveries.pop_first() {
+            let written = delivery.wait().await.map_err(|error| delivery_error(&error))?;
+            if written.offset < 0 {
+                let reason = format!("{at}: the broker does not know any more where a repeated batch is");
+                return Err(PortError::MustAbort(reason));
+            }
+            let last = self.acked.entry(at).or_insert(Acked { offset: written.offset, leader_epoch: -1 });
+            last.offset = last.offset.max(written.offset);
+        }
+        Ok(self.acked.clone())
+    }
 }
 
 impl Sent {
@@ -231,30 +260,8 @@ impl Sent {
         }
         let topic = record.topic.clone();
         match transaction.send(client_record(record)).await {
-            Ok(delivery) => self.deliveries.push_back(delivery),
-            Err(error) => self.failed = Some(send_error(topic, &error)),
-        }
-        if self.deliveries.len() >= DELIVERIES_MAX {
-            self.settle(DELIVERIES_MAX / 2).await;
-        }
-    }
-
-    /// Waits for confirmations until no more than so many are left.
-    async fn settle(&mut self, left: usize) {
-        while self.deliveries.len() > left {
-            let Some(delivery) = self.deliveries.pop_front() else { return };
-            let at = delivery.topic_partition().clone();
-            match delivery.wait().await {
-                Ok(written) => {
-                    let acked = Acked { offset: written.offset, leader_epoch: -1 };
-                    self.acked
-                        .entry(at)
-                        .and_modify(|last| last.offset = last.offset.max(acked.offset))
-                        .or_insert(acked);
-                }
-                Err(error) if self.failed.is_none() => self.failed = Some(delivery_error(&error)),
-                Err(_) => {} // the first failure is the cause
-            }
+            Ok(delivery) => self.newest.add(delivery),
+            Err(error) => self.failed = Some(send_error(&topic, &error)),
         }
     }
 }
@@ -262,7 +269,7 @@ impl Sent {
 fn client_record(record: OutputRecord) -> Record {
     let OutputRecord { topic, partition, record } = record;
     Record {
-        topic: topic.into(),
+        topic,
         partition,
         key: record.key,
         value: record.value,
@@ -271,8 +278,8 @@ fn client_record(record: OutputRecord) -> Record {
     }
 }
 
-fn send_error(topic: String, error: &SendError) -> PortError {
-    let reason = error.to_string();
+fn send_error(topic: &Text, error: &SendError) -> PortError {
+    let (topic, reason) = (topic.to_string(), error.to_string());
     match error {
         SendError::TooLarge { .. } | SendError::NoSuchPartition { .. } => {
             PortError::RecordRefused { topic, reason }
@@ -366,8 +373,7 @@ pub struct PlainWriter {
     producer: Producer,
     /// Reads nothing; commits for the member.
     committer: Consumer,
-    deliveries: std::collections::VecDeque<Delivery>,
-    acked: AckedMap,
+    newest: Newest,
     tickets: u64,
 }
 
@@ -380,19 +386,8 @@ impl PlainWriter {
             Ok((producer, Consumer::connect(ConsumerSettings::new(client)).await?))
         };
         let (producer, committer) = runtime.block_on(connect).map_err(|error| cluster_error(&error))?;
-        let (deliveries, acked) = Default::default();
-        Ok(Self { runtime: runtime.clone(), producer, committer, deliveries, acked, tickets: 0 })
-    }
-
-    fn settle(&mut self, left: usize) -> Result<(), PortError> {
-        while self.deliveries.len() > left {
-            let Some(delivery) = self.deliveries.pop_front() else { break };
-            let at = delivery.topic_partition().clone();
-            let written = self.runtime.block_on(delivery.wait()).map_err(|error| delivery_error(&error))?;
-            let last = self.acked.entry(at).or_insert(Acked { offset: written.offset, leader_epoch: -1 });
-            last.offset = last.offset.max(written.offset);
-        }
-        Ok(())
+        let newest = Newest::default();
+        Ok(Self { runtime: runtime.clone(), producer, committer, newest, tickets: 0 })
     }
 }
 
@@ -417,10 +412,7 @@ impl TransactionPort for PlainWriter {
     fn send(&mut self, record: OutputRecord) -> Result<Ticket, PortError> {
         let topic = record.topic.clone();
         let sent = self.runtime.block_on(self.producer.send(client_record(record)));
-        self.deliveries.push_back(sent.map_err(|error| send_error(topic, &error))?);
-        if self.deliveries.len() >= DELIVERIES_MAX {
-            self.settle(DELIVERIES_MAX / 2)?;
-        }
+        self.newest.add(sent.map_err(|error| send_error(&topic, &error))?);
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
         Ok(ticket)
@@ -428,8 +420,9 @@ impl TransactionPort for PlainWriter {
 
     fn flush(&mut self) -> Result<AckedMap, PortError> {
         self.runtime.block_on(self.producer.flush()).map_err(|error| delivery_error(&error))?;
-        self.settle(0)?;
-        Ok(std::mem::take(&mut self.acked))
+        let acked = self.runtime.block_on(self.newest.acked())?;
+        self.newest = Newest::default();
+        Ok(acked)
     }
 
     fn send_offsets(&mut self, offsets: &[OffsetToCommit], group: &GroupMetadata) -> Result<(), PortError> {
@@ -442,8 +435,7 @@ impl TransactionPort for PlainWriter {
     }
 
     fn abort(&mut self) -> Result<(), PortError> {
-        self.deliveries.clear();
-        self.acked.clear();
+        self.newest = Newest::default();
         Ok(())
     }
 

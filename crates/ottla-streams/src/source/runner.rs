@@ -434,7 +434,7 @@ impl<T: TransactionPort> Runner<T> {
         self.dirty_since.get_or_insert(now);
         for record in piece.records {
             self.bytes += bytes_of(&record);
-            let topic = record.topic.unwrap_or_else(|| self.settings.topic.clone());
+            let topic = record.topic.as_ref().unwrap_or(&self.settings.topic).as_str().into();
             let (key, value, headers) = (record.key, record.value, record.headers);
             let record = RawRecord { key, value, headers, timestamp: record.timestamp.unwrap_or(wall_ms) };
             if let Err(error) = self.port.send(OutputRecord { topic, partition: None, record }) {

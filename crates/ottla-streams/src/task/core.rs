@@ -152,6 +152,6 @@ impl Core {
         record.timestamp = record.timestamp.max(0);
         self.effects += 1;
         self.metrics.dead_letters += 1;
-        self.out.push(Emit::Output(OutputRecord { topic: topic.to_owned(), partition: None, record }));
+        self.out.push(Emit::Output(OutputRecord { topic: topic.into(), partition: None, record }));
     }
 }

@@ -125,7 +125,7 @@ impl<T: TransactionPort> Worker<T> {
                 let at = self.slots.get(&id)?.changelog(change.store)?;
                 let (key, value, timestamp) = (Some(change.key), change.value, change.timestamp);
                 let record = RawRecord { key, value, timestamp, headers: Vec::new() };
-                Some(OutputRecord { topic: at.topic.to_string(), partition: Some(at.partition), record })
+                Some(OutputRecord { topic: at.topic.clone(), partition: Some(at.partition), record })
             }
         }
     }
@@ -159,7 +159,7 @@ impl<T: TransactionPort> Worker<T> {
             }
             PortError::RecordRefused { ref topic, .. } => {
                 let reason = error.to_string();
-                match self.wrote.get(topic) {
+                match self.wrote.get(topic.as_bytes()) {
                     Some(id) => self.task_failed(*id, &reason),
                     None => self.fail(&reason, false),
                 }

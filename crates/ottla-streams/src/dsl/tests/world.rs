@@ -183,7 +183,9 @@ impl World {
             (boundary.offsets, boundary.stream_time, boundary.timers);
         for emit in member.open.drain(..) {
             match emit {
-                Emit::Output(output) => self.log.entry(output.topic).or_default().push(output.record),
+                Emit::Output(output) => {
+                    self.log.entry(output.topic.to_string()).or_default().push(output.record)
+                }
                 Emit::Change(change) => {
                     meta.stores[usize::from(change.store.0)].position += 1;
                     let fold = member.committed.entry(change.store).or_default();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ottla_client::{GroupMetadata, OffsetToCommit};
+use ottla_client::{GroupMetadata, OffsetToCommit, Text};
 
 use super::{Lane, POSITIONS, Phase, Runner, RunnerError};
 use crate::anchor::{self, Anchor, Target};
@@ -79,7 +79,7 @@ impl<T: TransactionPort> Runner<T> {
 
     /// The newest position of every source partition that moved, to its lane.
     fn send_positions(&mut self, dirty: &BTreeSet<i32>, now: Duration) -> Result<bool, RunnerError> {
-        let topic = self.settings.positions_topic.clone();
+        let topic = Text::from(self.settings.positions_topic.as_str());
         let mut records = Vec::new();
         for number in dirty {
             let moved = &self.lanes[number].moved;
