@@ -25,7 +25,8 @@ pub(crate) struct Options {
     /// Fewer messages: to see that it works, not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Only these parts: endpoint, kgo, disk; load, client, cold and streams have tables of their own and run only when named
+    /// Only these parts: endpoint, kgo, disk; load, client, cold, streams and recovery have tables of their own and run
+    /// only when named; recovery is Ottla's alone and needs 25 GiB of disk
     #[arg(long, value_delimiter = ',', default_value = "endpoint,kgo,disk")]
     parts: Vec<String>,
     /// Only these brokers: ottla, kafka, kafka-flush
@@ -68,7 +69,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for name in cold::columns(&options.brokers).into_iter().filter(|_| is_cold) {
         columns.push((name, cold::measure(&workspace, name, &options.cold, options.binary.as_deref())?));
     }
-    for name in options.brokers.iter().filter(|_| !is_cold && options.parts != ["streams"]) {
+    let is_recovery = options.parts == ["recovery"];
+    if is_recovery {
+        columns.push(("ottla", recovery(&workspace, options)?));
+    }
+    let has_own = is_cold || is_recovery || options.parts == ["streams"];
+    for name in options.brokers.iter().filter(|_| !has_own) {
         columns.push((name, measure(&workspace, name, options)?));
     }
     let disk =
@@ -101,6 +107,9 @@ fn section(parts: &[String]) -> (&'static str, &'static str) {
     match parts {
         [part] if part == "load" => ("load", "Many connections, fetches and members"),
         [part] if part == "streams" => ("streams", "Streams beside Kafka Streams"),
+        [part] if part == "recovery" => {
+            ("recovery", "Starts after kills, and a broker with a million producers")
+        }
         [part] if part == "client" => ("client", "Ottla's own client beside librdkafka"),
         _ => ("bench", "Beside Apache Kafka"),
     }
@@ -167,6 +176,30 @@ fn load(workspace: &Workspace, broker: &Broker, quick: bool, figures: &mut Figur
         flatten(&format!("load: {name}"), &object(&mut command)?, figures);
     }
     Ok(())
+}
+
+/// Starts after kills in the middle of everything, and a broker with many producers; each on a folder of its own.
+fn recovery(workspace: &Workspace, options: &Options) -> Result<Figures> {
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => workspace.release_binary("ottla", "ottla")?,
+    };
+    let quick = options.quick;
+    let mut figures = Figures::new();
+    let (gib, count, transactions) = if quick { ("0.5", "20000", "200") } else { ("10", "1000000", "10000") };
+    let scenarios: [(&str, &[&str]); 2] = [
+        ("recovery", &["--gib", gib, "--partitions", "1000"]),
+        ("producers", &["--count", count, "--transactions", transactions]),
+    ];
+    for (name, arguments) in scenarios {
+        let folder = workspace.target.join(format!("bench-{name}-{}", std::process::id()));
+        let mut command = Command::new(&binary);
+        command.args(["bench-load", name, "--folder"]).arg(&folder).args(arguments);
+        let measured = object(&mut command);
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        flatten(name, &measured?, &mut figures);
+    }
+    Ok(figures)
 }
 
 /// What this disk allows: appends of several sizes, each followed by fdatasync.

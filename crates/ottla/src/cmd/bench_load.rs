@@ -1,12 +1,13 @@
 //! `ottla bench-load`: many connections, parked fetches and group members from one process, over our own wire code.
 //!
-//! For `cargo xtask bench --parts load`: each scenario prints one JSON object. It speaks the protocol as it is, so
+//! For `cargo xtask bench --parts load` and `--parts recovery`: each scenario prints one JSON object. It speaks the protocol as it is, so
 //! that it can be pointed at Apache Kafka too. With the broker's process id it measures the broker's memory and
 //! processor time as well.
 
 mod classic;
 mod connections;
 mod consumer;
+mod recovery;
 mod wire;
 
 use std::process::ExitCode;
@@ -57,6 +58,10 @@ enum Scenario {
     Classic(Groups),
     /// Groups of KIP-848, all joining at once
     Consumer(Groups),
+    /// Fill a folder of its own broker, kill that in the middle of everything, and start it again
+    Recovery(recovery::Recovery),
+    /// Many producers and open transactions in a broker of its own: memory, pauses, start
+    Producers(recovery::Producers),
 }
 
 #[derive(Clone, Copy, Debug, Args)]
@@ -103,6 +108,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let wanted = match &options.scenario {
         Scenario::Idle { count } | Scenario::Fetches { count } => *count,
         Scenario::Classic(groups) | Scenario::Consumer(groups) => groups.groups * groups.members,
+        Scenario::Recovery(_) | Scenario::Producers(_) => 0,
     };
     if process::open_files_max() < wanted as u64 + 64 {
         bail!(
@@ -110,11 +116,13 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
             process::open_files_max()
         );
     }
-    let figures = match options.scenario {
-        Scenario::Idle { count } => connections::idle(&target, count).await?,
-        Scenario::Fetches { count } => connections::fetches(&target, count).await?,
-        Scenario::Classic(of) => groups(&target, of, false).await?,
-        Scenario::Consumer(of) => groups(&target, of, true).await?,
+    let figures = match &options.scenario {
+        Scenario::Idle { count } => connections::idle(&target, *count).await?,
+        Scenario::Fetches { count } => connections::fetches(&target, *count).await?,
+        Scenario::Classic(of) => groups(&target, *of, false).await?,
+        Scenario::Consumer(of) => groups(&target, *of, true).await?,
+        Scenario::Recovery(options) => recovery::recovery(options).await?,
+        Scenario::Producers(options) => recovery::producers(options).await?,
     };
     output::json(&figures)?;
     Ok(ExitCode::SUCCESS)
