@@ -3,6 +3,7 @@
 //! The walk: `net` (connection, frames) -> `dispatch` (header, one match) -> `handlers` (one file per API) ->
 //! `shard` (inbox, owner, log thread) -> published view and answers. See ARCHITECTURE.md.
 
+pub mod backup;
 pub mod broker;
 pub mod config;
 pub mod dispatch;

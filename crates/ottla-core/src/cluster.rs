@@ -54,7 +54,7 @@ pub use names::{
     validate_name,
 };
 pub(crate) use partitions::create_partitions;
-use records::ControlRecord;
+pub(crate) use records::ControlRecord;
 pub use replicas::check_replicas;
 pub(crate) use retention::move_log_starts;
 pub use topics::Topic;
@@ -306,7 +306,39 @@ pub(crate) fn apply(
     Ok(())
 }
 
-fn apply_record(
+/// As [`apply`], but what concerns partitions, whose batches are not there yet, is given back.
+pub(crate) fn apply_without_partitions(
+    state: &mut ShardState,
+    entry: &Entry,
+    position: Position,
+    effects: &mut Effects,
+) -> Result<Vec<ControlRecord>, ReplayError> {
+    let damaged =
+        |reason| ReplayError::Record { partition: entry.partition, offset: entry.header.base_offset, reason };
+    let batch = record::records_of(&entry.header, &entry.tail, entry.tail.len())
+        .map_err(|_| damaged("a control batch cannot be read"))?;
+    let mut later = Vec::new();
+    for record in batch {
+        let record = record.map_err(|_| damaged("a control record cannot be read"))?;
+        let offset = record.offset;
+        let record = ControlRecord::decode(record.key, record.value).map_err(damaged)?;
+        let is_of_partition = matches!(
+            record,
+            ControlRecord::LogStart { .. }
+                | ControlRecord::Cleaned { .. }
+                | ControlRecord::ProducerExpiry { .. }
+        );
+        if is_of_partition {
+            later.push(record);
+        } else {
+            apply_record(state, record, offset, position, effects).map_err(damaged)?;
+        }
+    }
+    Ok(later)
+}
+
+/// Applies one record. The error says what is wrong with it.
+pub(crate) fn apply_record(
     state: &mut ShardState,
     record: ControlRecord,
     offset: i64,

@@ -367,6 +367,16 @@ impl Partitions {
         first
     }
 
+    /// What lies in front of `offset` is missing: the log goes on there. Where it has nothing yet it begins there.
+    pub(crate) fn go_on_at(&mut self, slot: u32, offset: i64) {
+        let state = self.get_mut(slot);
+        assert!(offset >= state.log_end_offset, "a log does not go back");
+        if state.log_end_offset == state.log_start_offset {
+            state.log_start_offset = offset;
+        }
+        state.log_end_offset = offset;
+    }
+
     /// Records below `offset` are deleted. Never moves back, never passes the log's end.
     pub(crate) fn set_log_start_offset(&mut self, slot: u32, offset: i64) {
         let state = self.get_mut(slot);

@@ -27,6 +27,7 @@ use crate::{group, txn};
 mod apply;
 mod batches;
 mod dispatch;
+mod rebuild;
 mod snapshot;
 mod step;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod tests;
 
 pub(crate) use apply::Effects;
 pub use apply::ReplayError;
+pub use rebuild::{Rebuild, Rebuilt};
 pub use snapshot::{ChunkFacts, Restore, RestoreError, Snapshot};
 pub(crate) use snapshot::{Decoder, Encoder, Section, chunked, section};
 pub(crate) use step::{Marker, NewRecord, Stamp, Step};

@@ -29,6 +29,15 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
+/// Whether a folder is where its files were written, as far as its lock file tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It is, or nothing says otherwise.
+    Here,
+    /// Its files were copied: whoever copied them may have done so while somebody wrote.
+    Copied,
+}
+
 /// Holds the folder's lock until it is dropped (or the process ends).
 pub struct LockGuard(#[allow(dead_code)] Box<dyn Any + Send + Sync>); // kept only for its drop
 
@@ -64,6 +73,16 @@ pub trait Disk: Send + Sync {
     /// Takes the folder for this process alone: an exclusive lock on the file `LOCK_FILE` (made if absent),
     /// which then holds our process id as text. Creates nothing else.
     fn lock(&self) -> Result<LockGuard, LockError>;
+    /// Whether the folder is a copy; to be asked before `lock`, which may make the lock file. A disk that cannot be
+    /// copied says no.
+    fn origin(&self) -> io::Result<Origin> {
+        Ok(Origin::Here)
+    }
+    /// Notes durably that the folder is whole as it is: `origin` says `Here` from now on, and `Copied` of a copy of
+    /// it. The caller holds the lock.
+    fn claim(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One open file. Offsets are explicit; there is no cursor.

@@ -70,6 +70,12 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Gives a file a second name. Errors: another file system, or one that has no such names (`CrossesDevices`,
+/// `Unsupported`, `PermissionDenied`); the name is taken.
+pub fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)
+}
+
 /// What is in a folder, sorted.
 pub fn list_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;

@@ -55,6 +55,13 @@ pub enum OpenError {
     /// Durable data that replay needs is damaged or missing. Nothing was cut.
     #[error("damaged: {0}")]
     Damaged(Damage),
+    /// The folder is a copy and not whole: it was copied while a broker worked on it, or in part. Nothing was changed.
+    #[error(
+        "the folder is a copy and it is not whole: {0}; it was copied while a broker worked on it, or not all of it \
+         was. Copy it again with `ottla backup`, or from a stopped broker; `ottla doctor` tells what is missing, and \
+         its --repair accepts the loss. Nothing was changed"
+    )]
+    Copy(Damage),
     /// The disk failed; trying again may help.
     #[error("{name}: {source}")]
     Io {

@@ -13,7 +13,7 @@ use ottla_env::disk::Disk;
 use ottla_protocol::entry::EntryKind;
 use ottla_protocol::types::TopicIdPartition;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, FilesEdit};
 use crate::error::{Damage, OpenError};
 use crate::file_header::{FileHeader, HeaderFault, Seal};
 use crate::footer;
@@ -21,11 +21,13 @@ use crate::frame::{EntryHeader, FrameHeader};
 use crate::layout::{BLOCK_BYTES, FORMAT_VERSION};
 use crate::options::{Durability, FileId, FrameSequence};
 use crate::recovery::Listing;
-use crate::scan::{Bodies, Identity, Scanner, Step};
+use crate::scan::{Bodies, Identity, ScannedFrame, Scanner, Step};
 use crate::snapshot::{Owner, Snapshot, SnapshotFault, SnapshotInfo};
 
 /// Most damaged places of a file that are told apart; what lies behind them is still read.
 const PLACES_MAX: usize = 1000;
+/// Most missing files that are named.
+const MISSING_MAX: usize = 100_000;
 
 /// What a folder holds.
 #[derive(Clone, Debug)]
@@ -39,8 +41,14 @@ pub struct Inspection {
     pub files: Vec<FileInspection>,
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotInspection>,
+    /// Files that the log needs and that are not there, by what is left of it.
+    pub missing: Vec<FileId>,
+    /// Which offsets are there and good, per partition, in order.
+    pub covered: BTreeMap<TopicIdPartition, Vec<(i64, i64)>>,
     /// Files that somebody had begun and not finished; the next start removes them.
     pub unfinished: Vec<String>,
+    /// Files with what a repair has replaced; nobody reads them.
+    pub aside: Vec<String>,
     /// Files that are not the log's.
     pub unknown: Vec<String>,
 }
@@ -143,7 +151,7 @@ pub fn inspect(
         headers.push(Header::read(disk, *id, shard_id)?);
     }
     let log_id = headers.iter().rev().find_map(|header| header.header.as_ref()).map(|header| header.log_id);
-    let (snapshots, catalogue) = inspect_snapshots(disk, &listing.snapshots, shard_id, log_id)?;
+    let (snapshots, mut catalogue) = inspect_snapshots(disk, &listing.snapshots, shard_id, log_id)?;
     let total: u64 = headers.iter().map(|header| header.bytes).sum();
     let mut offsets = Offsets::default();
     let mut files: Vec<FileInspection> = Vec::with_capacity(headers.len());
@@ -155,7 +163,7 @@ pub fn inspect(
         if id.is_data() || next.is_none() {
             // What follows does not go on where this ends: offsets that are missing there were not lost here.
             offsets.give_to(&mut files);
-            offsets = Offsets::default();
+            offsets = Offsets { covered: offsets.covered, edits: offsets.edits, ..Offsets::default() };
         }
         offsets.file = at;
         let io = |source| OpenError::Io { name: id.file_name(), source };
@@ -171,14 +179,41 @@ pub fn inspect(
         files.push(file);
     }
     offsets.give_to(&mut files);
+    offsets.edits.iter().for_each(|edit| catalogue.apply(edit));
     Ok(Inspection {
         format_version: FORMAT_VERSION,
         log_id,
         files,
         snapshots,
+        missing: missing(&catalogue, &listing),
+        covered: offsets.covered.into_iter().map(|(partition, ranges)| (partition, joined(ranges))).collect(),
         unfinished: listing.temporary,
+        aside: listing.aside,
         unknown: listing.unknown,
     })
+}
+
+/// What is live and not there.
+fn missing(catalogue: &Catalogue, listing: &Listing) -> Vec<FileId> {
+    let listed = catalogue.listed().map(|live| live.seal.file);
+    let newest = listing.files.last().copied().unwrap_or_default();
+    let chained = (catalogue.chain().0..=newest.0).take(MISSING_MAX).map(FileId);
+    let there =
+        |id: &FileId| listing.files.binary_search(id).is_ok() || listing.data.binary_search(id).is_ok();
+    listed.chain(chained).filter(|id| !there(id)).take(MISSING_MAX).collect()
+}
+
+/// Ranges in order, those that touch or overlap as one.
+fn joined(mut ranges: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    ranges.sort_unstable();
+    let mut out: Vec<(i64, i64)> = Vec::new();
+    for (first, last) in ranges {
+        match out.last_mut().filter(|(_, before)| first <= before.saturating_add(1)) {
+            Some((_, before)) => *before = last.max(*before),
+            None => out.push((first, last)),
+        }
+    }
+    out
 }
 
 /// A file's header block.
@@ -226,6 +261,10 @@ struct Offsets {
     damaged: Option<(usize, usize)>,
     /// Ranges that were found to be missing, and the place that they are taken to have been in.
     missing: Vec<((usize, usize), OffsetRange)>,
+    /// Good offsets, in the order in which they were met.
+    covered: BTreeMap<TopicIdPartition, Vec<(i64, i64)>>,
+    /// Changes of the files, in order.
+    edits: Vec<FilesEdit>,
 }
 
 impl Offsets {
@@ -245,6 +284,25 @@ impl Offsets {
             };
             self.missing.push((place, range));
         }
+    }
+
+    /// An entry whose bytes are good.
+    fn cover(&mut self, entry: &EntryHeader) {
+        if !matches!(entry.kind, EntryKind::Batch | EntryKind::Control) {
+            return;
+        }
+        let (first, last) = (entry.base_offset(), entry.last_offset());
+        let ranges = self.covered.entry(entry.partition).or_default();
+        match ranges.last_mut().filter(|(_, before)| before.checked_add(1) == Some(first)) {
+            Some((_, before)) => *before = last,
+            None => ranges.push((first, last)),
+        }
+    }
+
+    /// Notes the changes of the files in a frame.
+    fn note_edits(&mut self, frame: &ScannedFrame) {
+        let edits = frame.entries.iter().filter(|entry| entry.kind == EntryKind::Files);
+        self.edits.extend(edits.filter_map(|entry| FilesEdit::of(&frame.entry(entry)?)));
     }
 
     /// Gives what is missing to the places of files that are done; the rest waits for its file.
@@ -328,7 +386,11 @@ fn scan(
         let what = match scanner.step(Bodies::Check)? {
             Step::Frame(frame) => {
                 found.take(&frame.header, frame.entries.len() as u64);
-                frame.entries.iter().for_each(|entry| offsets.see(entry));
+                for entry in &frame.entries {
+                    offsets.see(entry);
+                    offsets.cover(entry);
+                }
+                offsets.note_edits(&frame);
                 continue;
             }
             Step::End => {
@@ -356,7 +418,12 @@ fn scan(
         if let Some((header, entries, damaged)) = scanner.step_over()? {
             found.take(&header, (entries.len() - damaged.len()) as u64);
             found.hold(place, scanner.at(), &damaged);
-            entries.iter().for_each(|entry| offsets.see(entry));
+            for entry in &entries {
+                offsets.see(entry);
+                if !damaged.contains(entry) {
+                    offsets.cover(entry);
+                }
+            }
             continue;
         }
         let Some((resumes_at, header)) = behind else { return Ok(()) };

@@ -15,6 +15,7 @@
 //! This crate knows offsets and epochs, not requests. It starts no thread, reads no clock, draws no random number,
 //! and reaches the disk only through `ottla_env::disk`. Every byte it writes is described in `docs/format.md`.
 
+pub mod backup;
 mod cache;
 mod catalogue;
 pub mod dump;
@@ -30,6 +31,7 @@ mod options;
 mod prepare;
 mod reader;
 mod recovery;
+pub mod repair;
 mod retention;
 mod rewrite;
 mod rope;

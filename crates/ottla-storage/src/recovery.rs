@@ -8,12 +8,15 @@
 //! The end of the log: the first place in the last file that holds no acceptable frame, if no frame of this file
 //! lies behind it. If one does, everything in front of it had been synced, so the place is damaged and nothing is
 //! cut. The last file is read past the page cache: what a dead process wrote may be there and not on the disk.
+//!
+//! A folder that was copied (`Disk::origin`) is read whole and refused unless it is: whoever copied it may have done so
+//! file by file while a broker wrote, dropped and rewrote them. Once it has been opened it is its own.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use ottla_env::disk::{Disk, File, LOCK_FILE, LockGuard};
+use ottla_env::disk::{Disk, File, LOCK_FILE, LockGuard, Origin};
 use ottla_protocol::entry::{Entry, EntryKind};
 
 use crate::catalogue::FilesEdit;
@@ -60,6 +63,8 @@ pub struct RecoveryReport {
     pub cut: Option<Cut>,
     /// Files in the folder that are not the log's.
     pub unknown_files: Vec<String>,
+    /// The folder is a copy, and was read whole.
+    pub copied: bool,
     /// The last frame of the log, 0 if there is none.
     pub frame_sequence: FrameSequence,
     /// Number of the last decision.
@@ -124,6 +129,8 @@ pub struct Opening {
     snapshot: Option<Snapshot>,
     /// The file being replayed and the scan of it; none when replay is done.
     replay: Option<(usize, Scanner)>,
+    /// The first file that replay reads.
+    first_replayed: usize,
     /// Where the last file ends, once replay is done: length and CRC of the last frame header.
     end: (u64, u32),
     report: RecoveryReport,
@@ -146,20 +153,24 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
     }
     let before = Listing::read(&*disk)?;
     before.refuse_foreign()?;
+    let mut copied = false;
     if let Some(newest) = before.files.last() {
-        read_header(&*disk, *newest, options.shard_id)?; // a newer folder is not even locked
+        copied = disk.origin().map_err(io_error(LOCK_FILE))? == Origin::Copied;
+        // a newer folder is not even locked
+        read_header(&*disk, *newest, options.shard_id).map_err(|error| of_copy(copied, error))?;
     }
     let lock = disk.lock()?;
     let listing = Listing::read(&*disk)?;
     listing.refuse_foreign()?;
     let (chain, mut beside) = split_chain(&listing.files);
-    let files = read_chain(&*disk, chain, options.shard_id)?;
+    let files = read_chain(&*disk, chain, options.shard_id).map_err(|error| of_copy(copied, error))?;
     beside.extend(&listing.data);
     let log_id = files.last().map_or_else(|| options.nonces.draw(), |file| file.header.log_id);
     let mut opening = Opening {
         report: RecoveryReport {
             files: files.len() + beside.len(),
             unknown_files: listing.unknown,
+            copied,
             ..Default::default()
         },
         disk,
@@ -175,14 +186,23 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
         damaged_snapshots: BTreeSet::new(),
         snapshot: None,
         replay: None,
+        first_replayed: 0,
         end: (0, 0),
     };
-    opening.find_snapshot(&listing.snapshots)?;
-    opening.begin_replay()?;
-    if opening.replay.is_none() {
-        opening.index_live()?;
-    }
+    let begun = opening.find_snapshot(&listing.snapshots).and_then(|()| {
+        opening.begin_replay()?;
+        if opening.replay.is_none() { opening.index_live() } else { Ok(()) }
+    });
+    begun.map_err(|error| of_copy(copied, error))?;
     Ok(opening)
+}
+
+/// What is damage in a folder may be no damage at all in a copy, but a file that was copied at another moment.
+fn of_copy(copied: bool, error: OpenError) -> OpenError {
+    match error {
+        OpenError::Damaged(damage) if copied => OpenError::Copy(damage),
+        error => error,
+    }
 }
 
 /// The files up to the newest that follow one another without a gap, and those in front of them.
@@ -192,6 +212,9 @@ fn split_chain(files: &[FileId]) -> (&[FileId], Vec<FileId>) {
     (chain, beside.to_vec())
 }
 
+/// Ends the names of files that hold what a repair has replaced.
+pub(crate) const ASIDE: &str = ".aside";
+
 /// The folder's names, by what they are.
 pub(crate) struct Listing {
     /// Of the log.
@@ -200,6 +223,8 @@ pub(crate) struct Listing {
     pub(crate) data: Vec<FileId>,
     pub(crate) snapshots: Vec<String>,
     pub(crate) temporary: Vec<String>,
+    /// Bytes that a repair has replaced.
+    pub(crate) aside: Vec<String>,
     pub(crate) unknown: Vec<String>,
 }
 
@@ -210,6 +235,7 @@ impl Listing {
             data: Vec::new(),
             snapshots: Vec::new(),
             temporary: Vec::new(),
+            aside: Vec::new(),
             unknown: Vec::new(),
         };
         for name in disk.list().map_err(io_error("the folder"))? {
@@ -219,6 +245,8 @@ impl Listing {
                 listing.snapshots.push(name);
             } else if prepare::is_temporary(&name) || snapshot::is_temporary(&name) {
                 listing.temporary.push(name);
+            } else if name.ends_with(ASIDE) {
+                listing.aside.push(name);
             } else if name != LOCK_FILE && name != "lost+found" {
                 listing.unknown.push(name);
             }
@@ -317,6 +345,18 @@ impl Opening {
         self.snapshot.take().map(|snapshot| snapshot.into_chunks(&*self.disk)).transpose()
     }
 
+    /// How far replay is: bytes of the log that were read, of how many.
+    pub fn progress(&self) -> (u64, u64) {
+        let Some((at, scanner)) = &self.replay else { return (0, 0) };
+        let length = |at: usize| match self.files.get(at + 1) {
+            Some(next) => next.header.previous.length,
+            None => self.files[at].bytes,
+        };
+        let first = self.first_replayed.min(*at);
+        let done = (first..*at).map(length).sum::<u64>() + scanner.at();
+        (done, (first..self.files.len()).map(length).sum())
+    }
+
     /// What was found so far.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
@@ -384,7 +424,45 @@ impl Opening {
         if let Some(newest) = self.beside.last().filter(|file| file.is_data()) {
             self.known.catalogue.reserve(newest.number());
         }
-        Ok(())
+        if self.report.copied { self.check_whole() } else { Ok(()) }
+    }
+
+    /// Reads every live file of a copy to its end. Nothing may be missing or other than it was written.
+    fn check_whole(&self) -> Result<(), OpenError> {
+        if let Some(damage) = self.report.damage.first() {
+            return Err(OpenError::Damaged(damage.clone()));
+        }
+        for seal in self.known.seals.values() {
+            self.check_file(seal.file, seal.nonce, Some(seal), seal.length)?;
+        }
+        match self.files.last() {
+            Some(last) => self.check_file(last.header.file, last.header.nonce, None, self.end.0),
+            None => Ok(()),
+        }
+    }
+
+    fn check_file(&self, id: FileId, nonce: u64, seal: Option<&Seal>, end: u64) -> Result<(), OpenError> {
+        let io = |source| OpenError::Io { name: id.file_name(), source };
+        let file = self.disk.open_uncached(&id.file_name()).map_err(io)?;
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        file.read_exact_at(&mut block, 0).map_err(io)?;
+        let header = FileHeader::decode(&block).map_err(|_| damaged(id, 0, "a damaged file header"))?.0;
+        let identity =
+            Identity { shard_id: self.options.shard_id, file: id, nonce, epoch: Some(header.epoch) };
+        let mut scanner = Scanner::new(file, identity, &header.previous, end);
+        loop {
+            match scanner.step(Bodies::Check).map_err(io)? {
+                Step::Frame(_) => {}
+                Step::Bad(what) => return Err(damaged(id, scanner.at(), what)),
+                Step::End => break,
+            }
+        }
+        match seal {
+            Some(seal) if scanner.last().0 != seal.last_sequence => {
+                Err(damaged(id, scanner.at(), "the file ends with another frame than was sealed"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Indexes a file from its footer or, without a sound one, from its frames.
@@ -438,6 +516,7 @@ impl Opening {
             };
             return Err(damaged(first.file, 0, what));
         }
+        self.first_replayed = at;
         self.replay = Some((at, self.scanner(at)?));
         Ok(())
     }
@@ -479,6 +558,11 @@ impl Opening {
 
     /// The next frame behind the snapshot, in order; none at the end of the log.
     pub fn next_frame(&mut self) -> Result<Option<RecoveredFrame>, OpenError> {
+        let copied = self.report.copied;
+        self.replay_next().map_err(|error| of_copy(copied, error))
+    }
+
+    fn replay_next(&mut self) -> Result<Option<RecoveredFrame>, OpenError> {
         let contained = self.report.snapshot.map_or(FrameSequence(0), |info| info.frame_sequence);
         while let Some((at, mut scanner)) = self.replay.take() {
             let file = self.files[at].header.file;
@@ -633,6 +717,7 @@ impl Opening {
                 return Err(OpenError::Io { name: FileId(previous.file.0 + 1).file_name(), source });
             }
         };
+        shared.disk.claim().map_err(io_error(LOCK_FILE))?;
         let start = WriterStart {
             file,
             sequence: previous.last_sequence,
@@ -673,6 +758,14 @@ impl Opening {
     /// is never synced again: what is believed of it was synced before.
     fn sync_last(&self, last: FileId) -> Result<(), OpenError> {
         let name = last.file_name();
+        if self.report.copied {
+            // whoever copied them need not have synced them
+            for id in self.known.seals.keys() {
+                let name = id.file_name();
+                let synced = self.disk.open(&name).and_then(|file| file.sync_all());
+                synced.map_err(io_error(&name))?;
+            }
+        }
         if self.options.durable_end.is_none_or(|end| end.file != last) {
             let synced = self.disk.open(&name).and_then(|file| {
                 if file.len()? < self.end.0 {

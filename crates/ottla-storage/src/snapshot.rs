@@ -136,21 +136,8 @@ impl SnapshotStore {
         discard(&**disk, &name);
         let file = disk.create(&name).map_err(|source| io_error(&name, source))?;
         let nonce = self.shared.options.nonces.draw();
-        let mut header = BytesMut::with_capacity(HEADER_BYTES);
-        header.put_slice(MAGIC);
-        header.put_u16(FORMAT_VERSION);
-        header.put_u16(0);
-        header.put_u32(self.shared.options.shard_id);
-        header.put_u64(self.shared.log_id);
-        header.put_u64(nonce);
-        header.put_u64(info.frame_sequence.0);
-        header.put_i32(info.epoch);
-        header.put_u32(0);
-        header.put_u64(info.position);
-        header.put_i64(info.shard_time);
-        header.put_bytes(0, HEADER_BYTES - 4 - header.len());
-        let crc = crc32c(&header);
-        header.put_u32(crc);
+        let owner = Owner { shard_id: self.shared.options.shard_id, log_id: self.shared.log_id };
+        let header = encode_header(owner, nonce, &info);
         let catalogue = self.shared.known().catalogue.encode();
         let mut writer = SnapshotWriter {
             store: self.clone(),
@@ -224,6 +211,79 @@ fn chunk_crc(nonce: u64, index: u32, data: &[u8]) -> u32 {
     crc.finish()
 }
 
+fn encode_header(owner: Owner, nonce: u64, info: &SnapshotInfo) -> BytesMut {
+    let mut header = BytesMut::with_capacity(HEADER_BYTES);
+    header.put_slice(MAGIC);
+    header.put_u16(FORMAT_VERSION);
+    header.put_u16(0);
+    header.put_u32(owner.shard_id);
+    header.put_u64(owner.log_id);
+    header.put_u64(nonce);
+    header.put_u64(info.frame_sequence.0);
+    header.put_i32(info.epoch);
+    header.put_u32(0);
+    header.put_u64(info.position);
+    header.put_i64(info.shard_time);
+    header.put_bytes(0, HEADER_BYTES - 4 - header.len());
+    let crc = crc32c(&header);
+    header.put_u32(crc);
+    header
+}
+
+fn put_chunk(out: &mut BytesMut, nonce: u64, index: u32, data: &[u8]) {
+    out.put_slice(CHUNK_MAGIC);
+    out.put_u32(data.len() as u32);
+    out.put_u32(index);
+    out.put_u32(chunk_crc(nonce, index, data));
+    out.put_slice(data);
+}
+
+/// `bytes`: of the whole file.
+fn encode_trailer(nonce: u64, chunks: u32, bytes: u64) -> BytesMut {
+    let mut trailer = BytesMut::with_capacity(TRAILER_BYTES);
+    trailer.put_slice(TRAILER_MAGIC);
+    trailer.put_u32(chunks);
+    trailer.put_u64(nonce);
+    trailer.put_u64(bytes);
+    trailer.put_bytes(0, TRAILER_BYTES - 4 - trailer.len());
+    let crc = crc32c(&trailer);
+    trailer.put_u32(crc);
+    trailer
+}
+
+/// Writes a snapshot of a log that nobody has open, durably and under its own name, and reads it back.
+pub(crate) fn write_whole(
+    disk: &dyn Disk,
+    owner: Owner,
+    nonce: u64,
+    info: &SnapshotInfo,
+    chunks: impl Iterator<Item = Bytes>,
+) -> Result<(), OpenError> {
+    let (name, temporary) = (info.file_name(), format!("{}.tmp", info.file_name()));
+    let io = |source| OpenError::Io { name: info.file_name(), source };
+    discard(disk, &temporary);
+    let file = disk.create(&temporary).map_err(io)?;
+    let mut buffer = encode_header(owner, nonce, info);
+    let (mut at, mut count) = (0, 0);
+    for chunk in chunks {
+        put_chunk(&mut buffer, nonce, count, &chunk);
+        count += 1;
+        write_all(&*file, &[&buffer], at).map_err(io)?;
+        at += buffer.len() as u64;
+        buffer.clear();
+    }
+    buffer.put_slice(&encode_trailer(nonce, count, at + (buffer.len() + TRAILER_BYTES) as u64));
+    write_all(&*file, &[&buffer], at).and_then(|()| file.sync_all()).map_err(io)?;
+    let read = disk.open_uncached(&temporary).map_err(io)?;
+    match Snapshot::verify(read, &temporary, owner) {
+        Ok(_) => {}
+        Err(SnapshotFault::Io(source)) => return Err(io(source)),
+        Err(SnapshotFault::Damaged(damage)) => return Err(OpenError::Damaged(damage)),
+        Err(SnapshotFault::Newer(_)) => return Err(OpenError::Damaged(damage(&name, 8, "version"))),
+    }
+    disk.rename(&temporary, &name).and_then(|()| disk.sync_dir()).map_err(io)
+}
+
 /// A snapshot being written. Dropping it without `finish` discards it.
 pub struct SnapshotWriter {
     store: SnapshotStore,
@@ -242,11 +302,7 @@ impl SnapshotWriter {
     /// and synced; the caller paces the calls.
     pub fn chunk(&mut self, data: &[u8]) -> Result<(), SnapshotError> {
         assert!(data.len() <= CHUNK_BYTES_MAX, "a chunk is at most 16 MiB");
-        self.buffer.put_slice(CHUNK_MAGIC);
-        self.buffer.put_u32(data.len() as u32);
-        self.buffer.put_u32(self.chunks);
-        self.buffer.put_u32(chunk_crc(self.nonce, self.chunks, data));
-        self.buffer.put_slice(data);
+        put_chunk(&mut self.buffer, self.nonce, self.chunks, data);
         self.chunks += 1;
         if self.buffer.len() >= STEP_BYTES { self.flush() } else { Ok(()) }
     }
@@ -274,14 +330,8 @@ impl SnapshotWriter {
             self.info.frame_sequence <= shared.durable_sequence(),
             "a snapshot never runs ahead of the log"
         );
-        let mut trailer = BytesMut::with_capacity(TRAILER_BYTES);
-        trailer.put_slice(TRAILER_MAGIC);
-        trailer.put_u32(self.chunks);
-        trailer.put_u64(self.nonce);
-        trailer.put_u64(self.at + (self.buffer.len() + TRAILER_BYTES) as u64);
-        trailer.put_bytes(0, TRAILER_BYTES - 4 - trailer.len());
-        let crc = crc32c(&trailer);
-        trailer.put_u32(crc);
+        let bytes = self.at + (self.buffer.len() + TRAILER_BYTES) as u64;
+        let trailer = encode_trailer(self.nonce, self.chunks, bytes);
         self.buffer.put_slice(&trailer);
         self.flush()?;
         self.file.sync_all().map_err(|source| io_error(&self.name, source))?;

@@ -1,6 +1,7 @@
 //! The crate's tests: one conformance suite over every disk, faults on copies of a folder, a property test.
 
 mod conformance;
+mod copies;
 mod crash;
 mod damage;
 mod dump;

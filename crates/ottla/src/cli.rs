@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Cluster(cmd::cluster::Options),
     /// Look into a broker's folder, without changing anything, and explain what is there
     Doctor(cmd::doctor::Options),
+    /// Copy a broker's folder to a consistent point, while the broker goes on
+    Backup(cmd::backup::Options),
     /// Show what a broker's folder holds: frames, batches, records of coordinators
     Log(cmd::log::Options),
     /// Print a completion script for a shell

@@ -1,5 +1,6 @@
 //! The commands, and what runs them.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod bench_cold;
 pub(crate) mod bench_load;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Config(options) => client(config::run(options)),
         Command::Cluster(options) => client(cluster::run(options)),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Backup(options) => backup::run(&options),
         Command::Log(options) => log::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Bench(options) => client(bench::run(options)),

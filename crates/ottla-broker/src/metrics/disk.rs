@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use ottla_env::clock::Clock;
-use ottla_env::disk::{Disk, File, LockError, LockGuard};
+use ottla_env::disk::{Disk, File, LockError, LockGuard, Origin};
 
 use super::cells::{Counter, Histogram, TIMES};
 
@@ -150,6 +150,12 @@ impl Disk for MeteredDisk {
     }
     fn lock(&self) -> Result<LockGuard, LockError> {
         self.inner.lock()
+    }
+    fn origin(&self) -> io::Result<Origin> {
+        self.inner.origin()
+    }
+    fn claim(&self) -> io::Result<()> {
+        self.inner.claim()
     }
 }
 

@@ -2,13 +2,14 @@
 //! reload; there is no other way to get a state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ottla_core::config::CoreConfig;
 use ottla_core::decision::{Position, ShardTime};
 use ottla_core::shard::{ReplayError, Restore, RestoreError, ShardState};
 use ottla_env::clock::Clock;
 use ottla_env::disk::Disk;
-use ottla_storage::{LogOptions, OpenError, Opened};
+use ottla_storage::{LogOptions, OpenError, Opened, Opening};
 
 use super::time::{ShardClock, SharedTime};
 
@@ -36,6 +37,33 @@ pub enum RecoverError {
     Replay { frame: u64, error: ReplayError },
 }
 
+/// How often a long load says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+/// Frames between two looks at the clock.
+const PROGRESS_FRAMES: u64 = 64;
+
+/// Tells how far a long load is, now and then.
+struct Progress<'a> {
+    clock: &'a Arc<dyn Clock>,
+    next: Duration,
+}
+
+impl<'a> Progress<'a> {
+    fn new(clock: &'a Arc<dyn Clock>) -> Self {
+        Self { clock, next: clock.monotonic() + PROGRESS_EVERY }
+    }
+
+    fn tell(&mut self, opening: &Opening) {
+        let frames = opening.report().frames_replayed;
+        if frames % PROGRESS_FRAMES != 0 || self.clock.monotonic() < self.next {
+            return;
+        }
+        let (done, of) = opening.progress();
+        tracing::info!(done_mib = done >> 20, of_mib = of >> 20, frames, "loading the folder");
+        self.next = self.clock.monotonic() + PROGRESS_EVERY;
+    }
+}
+
 /// Loads the shard of a folder.
 pub fn recover(
     disk: &Arc<dyn Disk>,
@@ -56,7 +84,9 @@ pub fn recover(
             restore.finish()?
         }
     };
+    let mut progress = Progress::new(clock);
     while let Some(frame) = opening.next_frame()? {
+        progress.tell(&opening);
         time = time.max(frame.shard_time);
         state
             .replay(&frame.entries, Position(frame.position), ShardTime(frame.shard_time))

@@ -12,10 +12,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FlockOperation, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{Disk, File, LOCK_FILE, LockError, LockGuard, check_name};
+use super::{Disk, File, LOCK_FILE, LockError, LockGuard, Origin, check_name};
 
 /// Alignment of addresses, offsets and lengths that O_DIRECT asks for on every file system we know.
 const DIRECT_ALIGNMENT: usize = 4096;
@@ -24,7 +24,9 @@ const DIRECT_READ_BYTES_MAX: usize = 1 << 20;
 /// Most slices the kernel takes in one call (IOV_MAX).
 const SLICES_MAX: usize = 1024;
 /// Longest text that a lock file holds.
-const LOCK_TEXT_BYTES_MAX: usize = 32;
+const LOCK_TEXT_BYTES_MAX: usize = 128;
+/// Begins the line of a lock file that says which file it is.
+const IDENTITY: &str = "file ";
 
 /// One folder on a local file system.
 #[derive(Debug)]
@@ -168,25 +170,84 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self) -> Result<LockGuard, LockError> {
-        let fd = self.open_at(LOCK_FILE, OFlags::RDWR | OFlags::CREATE)?;
+        let (fd, is_new) = match self.open_at(LOCK_FILE, OFlags::RDWR) {
+            Ok(fd) => (fd, false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (self.open_at(LOCK_FILE, OFlags::RDWR | OFlags::CREATE)?, true)
+            }
+            Err(error) => return Err(error.into()),
+        };
         match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(LockError::Held { pid: written_pid(fd) }),
             Err(errno) => return Err(LockError::Io(errno.into())),
         }
         let file = OsFile { fd };
-        let text = format!("{}\n", std::process::id());
-        file.set_len(0)?;
-        file.write_vectored_at(&[IoSlice::new(text.as_bytes())], 0)?;
+        // Files without a lock file were copied, and are until somebody has found them whole.
+        let identity = if is_new { Some((0, 0)) } else { written_identity(&file)? };
+        write_lock(&file, identity)?;
         Ok(LockGuard(Box::new(file)))
     }
+
+    fn origin(&self) -> io::Result<Origin> {
+        let file = match self.open_at(LOCK_FILE, OFlags::RDONLY) {
+            Ok(fd) => OsFile { fd },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Origin::Copied),
+            Err(error) => return Err(error),
+        };
+        let is_here = match written_identity(&file)? {
+            Some(written) => written == identity_of(&file.fd)?,
+            None => true, // of a version that did not write it
+        };
+        Ok(if is_here { Origin::Here } else { Origin::Copied })
+    }
+
+    fn claim(&self) -> io::Result<()> {
+        let file = OsFile { fd: self.open_at(LOCK_FILE, OFlags::RDWR)? };
+        let identity = identity_of(&file.fd)?;
+        if written_identity(&file)? == Some(identity) {
+            return Ok(());
+        }
+        write_lock(&file, Some(identity))?;
+        file.sync_all()?;
+        self.sync_dir()
+    }
+}
+
+/// Writes a lock file whole: our process id, and which file it is.
+fn write_lock(file: &OsFile, identity: Option<(u64, i64)>) -> io::Result<()> {
+    let identity = identity.map(|(inode, born)| format!("{IDENTITY}{inode} {born}\n")).unwrap_or_default();
+    let text = format!("{}\n{identity}", std::process::id());
+    file.write_vectored_at(&[IoSlice::new(text.as_bytes())], 0)?;
+    file.set_len(text.len() as u64)
+}
+
+fn lock_text(file: &OsFile) -> io::Result<String> {
+    let mut text = [0; LOCK_TEXT_BYTES_MAX];
+    let read = file.read_at(&mut text, 0)?;
+    Ok(String::from_utf8_lossy(&text[..read]).into_owned())
 }
 
 /// The process id in a lock file.
 fn written_pid(fd: OwnedFd) -> Option<u32> {
-    let mut text = [0; LOCK_TEXT_BYTES_MAX];
-    let n = OsFile { fd }.read_at(&mut text, 0).unwrap_or(0);
-    std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
+    lock_text(&OsFile { fd }).ok()?.lines().next()?.trim().parse().ok()
+}
+
+/// Which file a lock file says it is: inode, and when it was made in ns. A copy is another file. The device is not
+/// part of it: its number may change when the machine starts.
+fn written_identity(file: &OsFile) -> io::Result<Option<(u64, i64)>> {
+    let text = lock_text(file)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(IDENTITY)?.split_once(' '));
+    Ok(line.and_then(|(inode, born)| Some((inode.parse().ok()?, born.parse().ok()?))))
+}
+
+/// Which file a lock file is; 0 ns where the file system does not keep when a file was made.
+fn identity_of(fd: &OwnedFd) -> io::Result<(u64, i64)> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let found = retry_on_intr(|| rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted))?;
+    let has_time = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = found.stx_btime.tv_sec.saturating_mul(1_000_000_000) + i64::from(found.stx_btime.tv_nsec);
+    Ok((found.stx_ino, if has_time { born } else { 0 }))
 }
 
 /// An open file, read and written through the page cache.
@@ -339,5 +400,42 @@ mod tests {
         assert_eq!(refused.to_string(), format!("the folder is in use by process {}", std::process::id()));
         drop(guard);
         second.lock().expect("free again");
+    }
+
+    /// Proves that a folder knows itself once it was claimed, over locks; that a copy of it is known as one, also
+    /// after it was locked, until it is claimed; and that a folder of an older version passes for itself.
+    #[test]
+    fn a_copy_is_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = OsDisk::open(folder.path()).expect("opened");
+        assert_eq!(
+            disk.origin().expect("told"),
+            Origin::Copied,
+            "files without a lock file came from elsewhere"
+        );
+        drop(disk.lock().expect("free"));
+        assert_eq!(disk.origin().expect("told"), Origin::Copied, "nobody has claimed it");
+        let guard = disk.lock().expect("free");
+        disk.claim().expect("claimed");
+        drop(guard);
+        drop(disk.lock().expect("free"));
+        assert_eq!(disk.origin().expect("told"), Origin::Here);
+
+        let other = tempfile::tempdir().expect("a folder");
+        let path = |folder: &tempfile::TempDir| folder.path().join(LOCK_FILE);
+        fs::copy(path(&folder), path(&other)).expect("copied");
+        let copy = OsDisk::open(other.path()).expect("opened");
+        assert_eq!(copy.origin().expect("told"), Origin::Copied);
+        let guard = copy.lock().expect("free");
+        assert_eq!(copy.origin().expect("told"), Origin::Copied, "a lock alone does not make it whole");
+        assert!(
+            matches!(disk.lock(), Ok(_)) && matches!(copy.holder(), Err(LockError::Held { pid: Some(_) }))
+        );
+        copy.claim().expect("claimed");
+        drop(guard);
+        assert_eq!(copy.origin().expect("told"), Origin::Here);
+
+        fs::write(path(&other), "77\n").expect("written");
+        assert_eq!(copy.origin().expect("told"), Origin::Here);
     }
 }

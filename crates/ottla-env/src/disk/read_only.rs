@@ -6,15 +6,23 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Disk, File, LockError, LockGuard};
+use super::{Disk, File, LockError, LockGuard, Origin};
 
 /// A folder for reading.
-pub struct ReadOnlyDisk(Arc<dyn Disk>);
+pub struct ReadOnlyDisk {
+    disk: Arc<dyn Disk>,
+    is_original: bool,
+}
 
 impl ReadOnlyDisk {
     /// Looks at that folder.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        Self(disk)
+        Self { disk, is_original: false }
+    }
+
+    /// Looks at that folder, and takes it for an original though it may be a copy.
+    pub fn as_original(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, is_original: true }
     }
 }
 
@@ -32,7 +40,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn open_uncached(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        self.0.open_uncached(name)
+        self.disk.open_uncached(name)
     }
 
     fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
@@ -44,7 +52,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        self.0.list()
+        self.disk.list()
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -52,15 +60,23 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.0.free_bytes()
+        self.disk.free_bytes()
     }
 
     fn total_bytes(&self) -> io::Result<Option<u64>> {
-        self.0.total_bytes()
+        self.disk.total_bytes()
     }
 
     fn lock(&self) -> Result<LockGuard, LockError> {
         Ok(LockGuard(Box::new(())))
+    }
+
+    fn origin(&self) -> io::Result<Origin> {
+        if self.is_original { Ok(Origin::Here) } else { self.disk.origin() }
+    }
+
+    fn claim(&self) -> io::Result<()> {
+        refused()
     }
 }
 

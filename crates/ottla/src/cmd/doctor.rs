@@ -1,4 +1,4 @@
-//! `ottla doctor`: looks into a broker's folder without changing anything, and explains it.
+//! `ottla doctor`: looks into a broker's folder and explains it; with `--repair` mends what can be mended.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use ottla_broker::doctor::{
-    DamagedPlace, Examination, ExamineError, FileInspection, Footer, OffsetRange, Start, examine,
+    DamagedPlace, Examination, ExamineError, FileInspection, Footer, OffsetRange, Repairs, Start, examine,
+    repair,
 };
 use serde_json::{Value, json};
 
@@ -18,9 +19,14 @@ use crate::text;
 #[command(after_help = "Examples:
   ottla doctor /var/lib/ottla
   ottla doctor ./ottla-data --json
+  ottla doctor ./ottla-data --repair
 
 All of the log is read and every frame checked; nothing is written, not even the lock file. A folder
-that a broker works on is refused: stop the broker, or look at a copy.
+that a broker works on is refused: stop the broker, or look at a copy (`ottla backup`).
+
+--repair puts damaged snapshots aside, makes damaged file headers anew, makes a snapshot from the
+frames where no good one is left to start from, and takes a copy that has lost something as it is. Old bytes stay in the folder, in files that end in .aside; nobody reads them. No
+record is ever removed, and a damaged frame stays what it is.
 
 Exit codes: 0 the folder is whole, 1 it cannot be read, 3 a broker works on it, 4 something is
 damaged.")]
@@ -30,31 +36,69 @@ pub(crate) struct Options {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    /// Mend what can be mended, and keep the old bytes
+    #[arg(long)]
+    repair: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut progress = Progress::new("MiB read", 0);
-    let found = examine(&options.dir, |done, of| {
-        progress.at((done >> 20) as usize, (of >> 20) as usize);
-    });
-    let found = match found {
-        Ok(found) => found,
-        Err(error @ ExamineError::InUse { .. }) => return Err(Unsafe(error.to_string()).into()),
-        Err(error) => return Err(error.into()),
+    let mut told = |done: u64, of: u64| progress.at((done >> 20) as usize, (of >> 20) as usize);
+    let repairs = match options.repair {
+        true => Some(safely(repair(&options.dir, &mut told))?),
+        false => None,
     };
+    let found = safely(examine(&options.dir, &mut told))?;
     if options.json {
-        output::json(&json_of(&found))?
+        output::json(&json_of(&found, repairs.as_ref()))?
     } else {
-        explain(&found)?
+        if let Some(repairs) = &repairs {
+            explain_repairs(repairs)?;
+        }
+        explain(&found, options.repair)?
     }
     Ok(if is_whole(&found) { ExitCode::SUCCESS } else { ExitCode::from(4) })
+}
+
+fn safely<T>(result: Result<T, ExamineError>) -> Result<T> {
+    match result {
+        Err(error @ ExamineError::InUse { .. }) => Err(Unsafe(error.to_string()).into()),
+        other => Ok(other?),
+    }
+}
+
+fn explain_repairs(repairs: &Repairs) -> Result<()> {
+    for repaired in &repairs.files {
+        output::line(&format!(
+            "{}: {}; its old bytes are in {}",
+            repaired.name, repaired.what, repaired.kept
+        ))?;
+    }
+    if repairs.accepted {
+        output::line("the copy is taken as it is from now on; what it has lost is told below")?;
+    }
+    match &repairs.rebuilt {
+        Some(Ok(())) => output::line(
+            "there was no good snapshot to start from; one was made from all frames that are left",
+        )?,
+        Some(Err(why)) => {
+            output::line(&format!("there is no good snapshot to start from, and none can be made: {why}"))?
+        }
+        None => {}
+    }
+    if repairs.files.is_empty() && !repairs.accepted && repairs.rebuilt.is_none() {
+        output::line("there was nothing that could be mended")?;
+    }
+    output::line("")
 }
 
 fn is_whole(found: &Examination) -> bool {
     let files = &found.inspection.files;
     files.iter().all(|file| file.damage.is_empty() && !file.header_copy_damaged)
         && found.inspection.snapshots.iter().all(|snapshot| snapshot.contents.is_ok())
+        && found.inspection.missing.is_empty()
+        && found.lost.is_empty()
         && matches!(found.start, Start::Works(_))
 }
 
@@ -74,7 +118,7 @@ fn range_words(found: &Examination, range: &OffsetRange) -> String {
     format!("{topic}/{} offsets {} to {}", range.partition.partition, range.first_offset, range.last_offset)
 }
 
-fn explain(found: &Examination) -> Result<()> {
+fn explain(found: &Examination, is_repaired: bool) -> Result<()> {
     let inspection = &found.inspection;
     let bytes: u64 = inspection.files.iter().map(|file| file.bytes).sum();
     let id = inspection.log_id.map_or_else(|| "unknown".to_owned(), |id| format!("{id:016x}"));
@@ -98,7 +142,9 @@ fn explain(found: &Examination) -> Result<()> {
                 info.frame_sequence.0,
                 text::time(info.shard_time)
             ))?,
-            Err(damage) => output::line(&format!("snapshot {damage}"))?,
+            Err(damage) => output::line(&format!(
+                "snapshot {damage}; a start takes the one before it, or the log, and nothing is lost"
+            ))?,
         }
     }
     if !found.topics.is_empty() {
@@ -109,17 +155,47 @@ fn explain(found: &Examination) -> Result<()> {
             text::count(partitions, "partition")
         ))?;
     }
+    explain_names(found)?;
+    output::line("")?;
+    for file in &inspection.files {
+        explain_file(found, file)?;
+    }
+    explain_losses(found)?;
+    explain_start(found, is_repaired)
+}
+
+/// Files that are there and do nothing, and files that are not there.
+fn explain_names(found: &Examination) -> Result<()> {
+    let inspection = &found.inspection;
     for name in &inspection.unknown {
         output::line(&format!("{name}: not one of the log's files; it is left alone"))?;
     }
     for name in &inspection.unfinished {
         output::line(&format!("{name}: begun and not finished; the next start removes it"))?;
     }
-    output::line("")?;
-    for file in &inspection.files {
-        explain_file(found, file)?;
+    for name in &inspection.aside {
+        output::line(&format!(
+            "{name}: what a repair has replaced; nobody reads it, remove it when you are sure"
+        ))?;
     }
-    explain_start(found)
+    for file in &inspection.missing {
+        output::line(&format!("{}: MISSING; the log needs it", file.file_name()))?;
+    }
+    if found.copied {
+        output::line(
+            "the folder is a copy on which no broker has been started yet; the first start reads all of it and is \
+             refused when anything is missing",
+        )?;
+    }
+    Ok(())
+}
+
+/// Offsets that no good batch holds.
+fn explain_losses(found: &Examination) -> Result<()> {
+    for range in &found.lost {
+        output::line(&format!("not readable: {}", range_words(found, range)))?;
+    }
+    Ok(())
 }
 
 fn file_row(file: &FileInspection) -> Vec<String> {
@@ -144,7 +220,14 @@ fn explain_file(found: &Examination, file: &FileInspection) -> Result<()> {
     let name = file.file.file_name();
     if file.header_copy_damaged {
         output::line(&format!(
-            "{name}: one of the two copies of its header is damaged; the other one is used, nothing is lost"
+            "{name}: one of the two copies of its header is damaged; the other one is used, nothing is lost; --repair \
+             makes it anew"
+        ))?;
+    }
+    if file.footer == Footer::Missing {
+        output::line(&format!(
+            "{name}: its index at the end is missing or damaged; the next start makes it anew from the frames, nothing \
+             is lost"
         ))?;
     }
     if let Some(at) = file.torn {
@@ -174,7 +257,7 @@ fn explain_place(found: &Examination, name: &str, place: &DamagedPlace) -> Resul
     Ok(())
 }
 
-fn explain_start(found: &Examination) -> Result<()> {
+fn explain_start(found: &Examination, is_repaired: bool) -> Result<()> {
     let is_damaged = !is_whole(found);
     match &found.start {
         Start::Works(report) => {
@@ -187,29 +270,69 @@ fn explain_start(found: &Examination) -> Result<()> {
                 text::count(report.frames_replayed, "frame"),
                 report.frame_sequence.0
             ))?;
-            if is_damaged {
-                output::line(
-                    "what to do: the damaged places are not needed for a start; readers of those offsets get \
-                     KAFKA_STORAGE_ERROR, everything else works. Copy the folder, check the disk (smartctl, dmesg), and \
-                     restore the files that are named above from a backup of the same log if there is one.",
-                )?;
-            } else {
-                output::line("everything is whole; there is nothing to do")?;
-            }
         }
-        Start::Refused(reason) => {
-            output::line(&format!("a start is refused: {reason}"))?;
-            output::line(
-                "what to do: copy the folder before anything else; check the disk (smartctl, dmesg); restore the file \
-                 that is named above from a backup of the same log. Nothing that was acknowledged is cut away by \
-                 itself, which is why the start is refused.",
-            )?;
-        }
+        Start::Refused(reason) => output::line(&format!("a start is refused: {reason}"))?,
+    }
+    for advice in advice(found, is_repaired) {
+        output::line(&format!("what to do: {advice}"))?;
+    }
+    if !is_damaged {
+        output::line("everything is whole; there is nothing to do")?;
     }
     Ok(())
 }
 
-fn json_of(found: &Examination) -> Value {
+/// What to do, by what was found.
+fn advice(found: &Examination, is_repaired: bool) -> Vec<&'static str> {
+    let inspection = &found.inspection;
+    let mut advice = Vec::new();
+    if is_whole(found) {
+        return advice;
+    }
+    let works = matches!(found.start, Start::Works(_));
+    let has_lost = !found.lost.is_empty()
+        || !inspection.missing.is_empty()
+        || inspection.files.iter().any(|file| !file.damage.is_empty());
+    let has_snapshot = inspection.snapshots.iter().any(|snapshot| snapshot.contents.is_ok());
+    if !works && !has_snapshot && !is_repaired {
+        advice.push(
+            "`ottla doctor --repair` makes a snapshot from all frames that are left, if what is left of the control log \
+             and of the coordinators is whole",
+        );
+    }
+    let can_be_mended = inspection.snapshots.iter().any(|snapshot| snapshot.contents.is_err())
+        || inspection.files.iter().any(|file| file.header_copy_damaged || file.epoch.is_none());
+    if can_be_mended && !is_repaired {
+        advice.push(
+            "`ottla doctor --repair` mends headers and puts damaged snapshots aside; it keeps the old bytes",
+        );
+    }
+    if found.copied && !works {
+        advice.push(
+            "copy the folder again with `ottla backup`, which may be done while its broker is at work, or from a \
+             stopped broker",
+        );
+        if found.works_as_it_is {
+            advice
+                .push("or accept what this copy has lost, as told above, with --repair; then a start works");
+        }
+    } else if !works {
+        advice.push(
+            "copy the folder before anything else; check the disk (smartctl, dmesg); restore the file that is named \
+             above from a backup of the same log. Nothing that was acknowledged is cut away by itself, which is why \
+             the start is refused",
+        );
+    } else if has_lost {
+        advice.push(
+            "the damaged places are not needed for a start; readers of those offsets get KAFKA_STORAGE_ERROR, \
+             everything else works. Copy the folder, check the disk (smartctl, dmesg), and restore the files that are \
+             named above from a backup of the same log if there is one",
+        );
+    }
+    advice
+}
+
+fn json_of(found: &Examination, repairs: Option<&Repairs>) -> Value {
     let inspection = &found.inspection;
     let range = |range: &OffsetRange| {
         json!({
@@ -267,6 +390,19 @@ fn json_of(found: &Examination) -> Value {
         "topics": found.topics.iter().map(|(id, topic)| json!({
             "topic": topic.name.as_str(), "topic_id": id.to_string(), "partitions": topic.partitions,
         })).collect::<Vec<_>>(),
+        "missing": inspection.missing.iter().map(|file| file.file_name()).collect::<Vec<_>>(),
+        "not_readable": found.lost.iter().map(range).collect::<Vec<_>>(),
+        "copied": found.copied,
+        "advice": advice(found, repairs.is_some()),
+        "repaired": repairs.map(|repairs| json!({
+            "files": repairs.files.iter().map(|repaired| json!({
+                "file": repaired.name, "kept": repaired.kept, "what": repaired.what,
+            })).collect::<Vec<_>>(),
+            "copy_accepted": repairs.accepted,
+            "snapshot_made": repairs.rebuilt.as_ref().map(Result::is_ok),
+            "snapshot_refused": repairs.rebuilt.as_ref().and_then(|made| made.as_ref().err()),
+        })),
+        "aside": inspection.aside,
         "unfinished": inspection.unfinished,
         "unknown": inspection.unknown,
     })

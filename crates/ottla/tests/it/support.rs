@@ -22,8 +22,22 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts one on a free port.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with settings as `NAME=VALUE`.
+    pub(crate) fn start_with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (child, address) = launch(folder.path(), "127.0.0.1:0");
+        let (child, address) = launch(folder.path(), "127.0.0.1:0", settings);
+        Self { child, address, folder }
+    }
+
+    /// Starts one on a copy of a folder.
+    pub(crate) fn start_on(data: &std::path::Path) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let copied = Command::new("cp").arg("-r").args([data, &folder.path().join("data")]).status();
+        assert!(copied.expect("cp runs").success());
+        let (child, address) = launch(folder.path(), "127.0.0.1:0", &[]);
         Self { child, address, folder }
     }
 
@@ -35,7 +49,12 @@ impl Broker {
     /// SIGKILL, and a new start on the same folder and port.
     pub(crate) fn kill_and_restart(&mut self) {
         self.child.kill().expect("killed");
-        self.child = launch(self.folder.path(), &self.address).0;
+        self.child = launch(self.folder.path(), &self.address, &[]).0;
+    }
+
+    /// A new start on the same folder and port, once it has ended.
+    pub(crate) fn restart(&mut self) {
+        self.child = launch(self.folder.path(), &self.address, &[]).0;
     }
 
     /// Asks it to end, and says whether it did so in order.
@@ -79,15 +98,16 @@ impl Drop for Broker {
     }
 }
 
-fn launch(folder: &std::path::Path, listen: &str) -> (Child, String) {
+fn launch(folder: &std::path::Path, listen: &str, settings: &[&str]) -> (Child, String) {
     let data = folder.join("data");
-    let arguments = [
+    let mut arguments = vec![
         OsStr::new("serve"),
         OsStr::new("--data"),
         data.as_os_str(),
         OsStr::new("--listen"),
         OsStr::new(listen),
     ];
+    arguments.extend(settings.iter().flat_map(|setting| [OsStr::new("--set"), OsStr::new(*setting)]));
     let log = ottla_env::files::open_append(&folder.join("log")).expect("a log file");
     let mut child = process::spawn(OsStr::new(OTTLA), &arguments, false, Output::Piped, Output::File(log))
         .expect("started");
