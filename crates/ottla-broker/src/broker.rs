@@ -29,7 +29,7 @@ use crate::metrics::http::HttpServer;
 use crate::metrics::scrape::Scraper;
 use crate::metrics::{Metrics, nanos};
 use crate::net::accept;
-use crate::shard::desk::SurveyDesk;
+use crate::shard::desk::{FilesDesk, SurveyDesk};
 use crate::shard::inbox::Inbox;
 use crate::shard::owner::{Owner, OwnerSetup, StartError};
 use crate::shard::recovery::{RecoverError, Recovered, recover};
@@ -109,6 +109,7 @@ impl Broker {
             snapshot_bytes: config.snapshot_log_bytes,
             metrics: metrics.clone(),
             desk: desk.clone(),
+            files_desk: Arc::new(FilesDesk::new(inbox.clone())),
         };
         let recovered = load_and_tell(&config.dir, &setup).await?;
         let is_new = !recovered.state.is_bootstrapped();

@@ -72,6 +72,22 @@ pub const CLOCK_STEP_MAX_MS: i64 = 3_600_000;
 pub const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 /// How often it is looked for files to drop or rewrite.
 pub const FILES_INTERVAL: Duration = Duration::from_secs(5);
+/// So many files that hold nothing alive, and that only a replay may need, are worth a snapshot.
+pub const SNAPSHOT_WISH_FILES: u64 = 8;
+/// Between two such snapshots.
+pub const SNAPSHOT_WISH_INTERVAL: Duration = Duration::from_secs(30);
+/// Looks for what is due to be compacted, one after another, before the other duties of the files thread.
+pub const CLEANING_ROUNDS: usize = 64;
+/// How often the cleaner looks whether what it waits for has happened.
+pub const CLEANING_STEP: Duration = Duration::from_millis(5);
+/// Partitions that are compacted into the same files in one go.
+pub const CLEANED_AT_ONCE: usize = 256;
+/// With less memory than this the keys of a further partition wait for the next go, bytes.
+pub const KEY_MAP_BYTES_MIN: usize = 64 << 10;
+/// Bytes of an internal partition in the file in use that are worth sealing it, if it is due.
+pub const INTERNAL_SEGMENT_BYTES: u64 = 1 << 20;
+/// How long tombstones of internal topics stay once a pass has met them, ms.
+pub const INTERNAL_TOMBSTONES_MS: i64 = 60_000;
 /// When it is first looked for what retention allows to go, after a start. As Kafka.
 pub const RETENTION_DELAY: Duration = Duration::from_secs(30);
 /// Log starts that one decision of retention moves at most.

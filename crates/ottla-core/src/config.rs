@@ -55,6 +55,14 @@ pub struct CoreConfig {
     pub producer_id_expiration_check_interval_ms: i64,
     /// `log.retention.check.interval.ms`: how often it is looked for records that need not be kept.
     pub log_retention_check_interval_ms: i64,
+    /// `log.cleaner.enable`: whether topics are compacted.
+    pub log_cleaner_enable: bool,
+    /// `log.cleaner.backoff.ms`: how long the cleaner waits when it has found nothing to do.
+    pub log_cleaner_backoff_ms: i64,
+    /// `log.cleaner.dedupe.buffer.size`: memory for the last offset of every key, bytes.
+    pub log_cleaner_dedupe_buffer_bytes: i64,
+    /// `log.cleaner.io.max.bytes.per.second`: read and written by the cleaner; `f64::MAX` for no limit.
+    pub log_cleaner_io_max_bytes_per_second: f64,
     /// `offset.metadata.max.bytes`: longest metadata text of a committed offset.
     pub offset_metadata_max_bytes: i32,
     /// `offsets.retention.minutes`, in milliseconds.
@@ -277,6 +285,10 @@ impl Default for CoreConfig {
             producer_id_expiration_check_interval_ms: 600_000,
             offset_metadata_max_bytes: 4096,
             log_retention_check_interval_ms: 300_000,
+            log_cleaner_enable: true,
+            log_cleaner_backoff_ms: 15_000,
+            log_cleaner_dedupe_buffer_bytes: 134_217_728,
+            log_cleaner_io_max_bytes_per_second: f64::MAX,
             offsets_retention_ms: 10_080 * 60_000,
             offsets_retention_check_interval_ms: 600_000,
             group_consumer_session_timeout_ms: 45_000,

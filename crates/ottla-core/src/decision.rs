@@ -97,8 +97,8 @@ pub struct Bounds {
     pub high_watermark: i64,
     /// No open transaction starts below it.
     pub last_stable_offset: i64,
-    /// One past the highest tombstone that compaction removed while it was the last record of its key; 0 for none.
-    pub tombstone_horizon: i64,
+    /// What compaction has done so far.
+    pub cleaned: crate::clean::CleanedState,
     /// Leader epoch of new appends.
     pub leader_epoch: i32,
     /// The aborted transactions, shared; see `AbortedIndex::lookup`.

@@ -352,7 +352,7 @@ impl Partitions {
             log_start_offset: state.log_start_offset,
             high_watermark: state.log_end_offset,
             last_stable_offset: self.last_stable_offset(slot),
-            tombstone_horizon: state.cleaned.tombstone_horizon,
+            cleaned: state.cleaned,
             leader_epoch: state.leader_epoch(shard_epoch),
             aborted: state.aborted.clone(),
             leader_epochs: state.leader_epochs.clone(),

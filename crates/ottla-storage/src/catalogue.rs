@@ -6,6 +6,9 @@
 //! removed only when it is durable. A snapshot's first chunk is the catalogue; the edits behind the snapshot follow in
 //! replay. Applying an edit again changes nothing in the end, so a catalogue may be newer than the snapshot's frame.
 //!
+//! Compaction moves one partition out of files that stay: [`Compacted`] says up to where, and into which files. What
+//! other files still hold of the partition below that is dead, whatever their footers say.
+//!
 //! Invariants: `chain` never goes back; a file that was dropped never comes back; ids are never given twice.
 
 use std::collections::BTreeMap;
@@ -24,9 +27,13 @@ use crate::options::{FileId, FrameSequence};
 const FILES_PARTITION: TopicIdPartition =
     TopicIdPartition { topic_id: Uuid(*b"ottla.files.log."), partition: 0 };
 /// Version of the encoded edit.
-const EDIT_VERSION: u16 = 0;
+const EDIT_VERSION: u16 = 1;
+/// Version of an edit that names no compacted partition.
+const EDIT_VERSION_PLAIN: u16 = 0;
 const EDIT_HEADER_BYTES: usize = 32;
 const LIVE_FILE_BYTES: usize = 56;
+const COMPACTED_BYTES: usize = 32;
+const COMPACTED_PART_BYTES: usize = 32;
 /// Files that one edit drops or adds at most.
 pub(crate) const EDIT_FILES_MAX: usize = 10_000;
 /// An encoded edit is not larger, whatever it claims.
@@ -43,6 +50,26 @@ pub(crate) struct LiveFile {
     pub(crate) newest_source: FileId,
 }
 
+/// Where a compacted partition is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    pub(crate) partition: TopicIdPartition,
+    /// What there is of the partition in front of this offset is in the parts, and nowhere else.
+    pub(crate) below: i64,
+    /// Oldest first. None: nothing is left, and nothing is said about the partition any more.
+    pub(crate) parts: Vec<CompactedPart>,
+}
+
+/// What a rewritten file holds of a compacted partition. It may reach behind `Compacted::below`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CompactedPart {
+    pub(crate) file: FileId,
+    pub(crate) first_offset: i64,
+    pub(crate) last_offset: i64,
+    /// Bytes of its batches: so it is known when something is missing, though there may be gaps.
+    pub(crate) bytes: u64,
+}
+
 /// A change of the files that the log consists of: to be appended to the log, and only then true.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilesEdit {
@@ -52,17 +79,19 @@ pub(crate) struct FilesEdit {
     pub(crate) removed: Vec<FileId>,
     /// They are live.
     pub(crate) added: Vec<LiveFile>,
+    /// Partitions that were compacted, or whose parts have moved.
+    pub(crate) compacted: Vec<Compacted>,
 }
 
 impl FilesEdit {
     fn encode(&self) -> Bytes {
         let bytes = EDIT_HEADER_BYTES + self.removed.len() * 8 + self.added.len() * LIVE_FILE_BYTES;
         let mut out = BytesMut::with_capacity(bytes);
-        out.put_u16(EDIT_VERSION);
+        out.put_u16(if self.compacted.is_empty() { EDIT_VERSION_PLAIN } else { EDIT_VERSION });
         out.put_u16(0);
         out.put_u32(self.removed.len() as u32);
         out.put_u32(self.added.len() as u32);
-        out.put_u32(0);
+        out.put_u32(self.compacted.len() as u32);
         out.put_u64(self.chain.0);
         out.put_u64(0);
         for file in &self.removed {
@@ -78,6 +107,18 @@ impl FilesEdit {
             out.put_u64(live.newest_source.0);
             out.put_u64(0);
         }
+        for compacted in &self.compacted {
+            out.put_slice(&compacted.partition.topic_id.0);
+            out.put_i32(compacted.partition.partition);
+            out.put_u32(compacted.parts.len() as u32);
+            out.put_i64(compacted.below);
+            for part in &compacted.parts {
+                out.put_u64(part.file.0);
+                out.put_i64(part.first_offset);
+                out.put_i64(part.last_offset);
+                out.put_u64(part.bytes);
+            }
+        }
         out.freeze()
     }
 
@@ -85,9 +126,11 @@ impl FilesEdit {
         let header = Fields(bytes.get(..EDIT_HEADER_BYTES)?);
         let (removed, added) = (header.u32(4) as usize, header.u32(8) as usize);
         let (dropped, listed) = bytes[EDIT_HEADER_BYTES..].split_at_checked(removed.checked_mul(8)?)?;
-        if header.u16(0) != EDIT_VERSION || listed.len() != added.checked_mul(LIVE_FILE_BYTES)? {
+        let (listed, rest) = listed.split_at_checked(added.checked_mul(LIVE_FILE_BYTES)?)?;
+        if header.u16(0) > EDIT_VERSION {
             return None;
         }
+        let compacted = Compacted::decode_all(rest, header.u32(12))?;
         let removed = dropped.chunks_exact(8).map(|file| FileId(Fields(file).u64(0))).collect();
         let added = listed.chunks_exact(LIVE_FILE_BYTES).map(|live| {
             let fields = Fields(live);
@@ -103,7 +146,7 @@ impl FilesEdit {
                 newest_source: FileId(fields.u64(40)),
             }
         });
-        Some(Self { chain: FileId(header.u64(16)), removed, added: added.collect() })
+        Some(Self { chain: FileId(header.u64(16)), removed, added: added.collect(), compacted })
     }
 
     /// The entry that makes it true.
@@ -120,11 +163,38 @@ impl FilesEdit {
     }
 }
 
+impl Compacted {
+    /// Exactly `count` of them, or none.
+    fn decode_all(mut bytes: &[u8], count: u32) -> Option<Vec<Self>> {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let (fixed, rest) = bytes.split_at_checked(COMPACTED_BYTES)?;
+            let fields = Fields(fixed);
+            let parts = (fields.u32(20) as usize).checked_mul(COMPACTED_PART_BYTES)?;
+            let (parts, rest) = rest.split_at_checked(parts)?;
+            let parts = parts.chunks_exact(COMPACTED_PART_BYTES).map(|part| {
+                let fields = Fields(part);
+                CompactedPart {
+                    file: FileId(fields.u64(0)),
+                    first_offset: fields.i64(8),
+                    last_offset: fields.i64(16),
+                    bytes: fields.u64(24),
+                }
+            });
+            let partition = TopicIdPartition { topic_id: Uuid(fields.array(0)), partition: fields.i32(16) };
+            all.push(Self { partition, below: fields.i64(24), parts: parts.collect() });
+            bytes = rest;
+        }
+        bytes.is_empty().then_some(all)
+    }
+}
+
 /// The files that the log consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Catalogue {
     chain: FileId,
     files: BTreeMap<FileId, LiveFile>,
+    compacted: BTreeMap<TopicIdPartition, Compacted>,
     /// Number of the next rewritten file.
     next_data: u64,
 }
@@ -132,7 +202,7 @@ pub(crate) struct Catalogue {
 impl Default for Catalogue {
     /// What a folder has that no edit has changed: everything is chain.
     fn default() -> Self {
-        Self { chain: FileId(1), files: BTreeMap::new(), next_data: 1 }
+        Self { chain: FileId(1), files: BTreeMap::new(), compacted: BTreeMap::new(), next_data: 1 }
     }
 }
 
@@ -148,6 +218,28 @@ impl Catalogue {
                 self.reserve(live.seal.file.number());
             }
         }
+        for compacted in &edit.compacted {
+            if compacted.parts.is_empty() {
+                self.compacted.remove(&compacted.partition);
+            } else {
+                self.compacted.insert(compacted.partition, compacted.clone());
+            }
+        }
+    }
+
+    /// Where the compacted partitions are.
+    pub(crate) fn compacted(&self) -> impl Iterator<Item = &Compacted> {
+        self.compacted.values()
+    }
+
+    /// Where a compacted partition is.
+    pub(crate) fn compacted_partition(&self, partition: &TopicIdPartition) -> Option<&Compacted> {
+        self.compacted.get(partition)
+    }
+
+    /// A live file that is listed.
+    pub(crate) fn listed_file(&self, file: FileId) -> Option<&LiveFile> {
+        self.files.get(&file)
     }
 
     /// A rewritten file with this number exists or existed.
@@ -178,8 +270,12 @@ impl Catalogue {
 
     /// As the first chunk of a snapshot.
     pub(crate) fn encode(&self) -> Bytes {
-        let all =
-            FilesEdit { chain: self.chain, removed: Vec::new(), added: self.listed().copied().collect() };
+        let all = FilesEdit {
+            chain: self.chain,
+            removed: Vec::new(),
+            added: self.listed().copied().collect(),
+            compacted: self.compacted().cloned().collect(),
+        };
         let mut out = BytesMut::new();
         out.put_u64(self.next_data);
         out.put_slice(&all.encode());
@@ -205,6 +301,17 @@ mod tests {
         LiveFile { seal, is_settled: file.is_data(), newest_source: FileId(4) }
     }
 
+    fn compacted(topic: u8, parts: u64) -> Compacted {
+        let partition = TopicIdPartition { topic_id: Uuid([topic; 16]), partition: 3 };
+        let part = |number| CompactedPart {
+            file: FileId::data(number),
+            first_offset: 10 * number as i64,
+            last_offset: 10 * number as i64 + 3,
+            bytes: 77,
+        };
+        Compacted { partition, below: 40, parts: (1..=parts).map(part).collect() }
+    }
+
     /// Proves: an edit survives its entry, a catalogue its chunk, and bytes that are neither are refused.
     #[test]
     fn what_is_written_is_read() {
@@ -212,6 +319,7 @@ mod tests {
             chain: FileId(5),
             removed: vec![FileId(2), FileId::data(1)],
             added: vec![live(FileId(3)), live(FileId::data(2))],
+            compacted: vec![compacted(1, 2), compacted(2, 1)],
         };
         assert_eq!(FilesEdit::of(&edit.entry()), Some(edit.clone()));
         let mut catalogue = Catalogue::default();
@@ -226,13 +334,17 @@ mod tests {
         assert_eq!(catalogue.next_data(), FileId::data(3));
     }
 
+    fn edit(chain: u64, removed: FileId, added: FileId, compacted: Vec<Compacted>) -> FilesEdit {
+        FilesEdit { chain: FileId(chain), removed: vec![removed], added: vec![live(added)], compacted }
+    }
+
     /// Proves: edits that a catalogue already contains change nothing, applied again in order.
     #[test]
     fn edits_may_be_applied_again() {
         let edits = [
-            FilesEdit { chain: FileId(3), removed: vec![FileId(1)], added: vec![live(FileId(2))] },
-            FilesEdit { chain: FileId(4), removed: vec![FileId(2)], added: vec![live(FileId::data(1))] },
-            FilesEdit { chain: FileId(4), removed: vec![FileId::data(1)], added: vec![live(FileId(3))] },
+            edit(3, FileId(1), FileId(2), vec![compacted(1, 1), compacted(2, 1)]),
+            edit(4, FileId(2), FileId::data(1), vec![compacted(1, 2)]),
+            edit(4, FileId::data(1), FileId(3), vec![compacted(2, 0)]),
         ];
         let mut once = Catalogue::default();
         edits.iter().for_each(|edit| once.apply(edit));

@@ -199,8 +199,8 @@ fn body_order(entries: &[EntryHeader]) -> Vec<usize> {
 }
 
 /// The extents of a frame that begins at `at` in its file: runs of one partition's batches, one behind the other on
-/// disk and in offsets, cut at `EXTENT_BYTES_MAX`.
-pub(crate) fn extents(entries: &[EntryHeader], at: u64) -> Vec<(TopicIdPartition, Extent)> {
+/// disk and in offsets, cut at `EXTENT_BYTES_MAX`. In a rewritten file there may be gaps between the offsets.
+pub(crate) fn extents(file: FileId, entries: &[EntryHeader], at: u64) -> Vec<(TopicIdPartition, Extent)> {
     let mut out: Vec<(TopicIdPartition, Extent)> = Vec::new();
     let mut heads = Crc::new();
     for index in body_order(entries) {
@@ -211,7 +211,7 @@ pub(crate) fn extents(entries: &[EntryHeader], at: u64) -> Vec<(TopicIdPartition
         let bytes = entry.batch_bytes() as u32;
         let joined = out.last_mut().filter(|(partition, extent)| {
             *partition == entry.partition
-                && extent.last_offset.checked_add(1) == Some(entry.base_offset())
+                && follows(file, extent.last_offset, entry.base_offset())
                 && u64::from(extent.bytes) + u64::from(bytes) <= EXTENT_BYTES_MAX
         });
         if let Some((_, extent)) = joined {
@@ -235,6 +235,13 @@ pub(crate) fn extents(entries: &[EntryHeader], at: u64) -> Vec<(TopicIdPartition
         }
     }
     out
+}
+
+/// Whether a batch goes on where the one in front of it ends.
+fn follows(file: FileId, last_offset: i64, base_offset: i64) -> bool {
+    last_offset
+        .checked_add(1)
+        .is_some_and(|next| next == base_offset || (file.is_data() && next < base_offset))
 }
 
 /// A frame laid out but not yet placed in a file.

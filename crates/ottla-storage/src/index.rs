@@ -2,7 +2,8 @@
 //!
 //! Only durable frames are ever in here. A sealed file's extents stay resident until its footer is written; from
 //! then on the index keeps one `FileRange` per partition and file, and the extents are read back when needed.
-//! The ranges of a partition are in the order of their offsets and do not overlap.
+//! The ranges of a partition are in the order of their offsets and do not overlap. Offsets follow one another without
+//! a gap, but for what compaction has left out: only rewritten files have gaps, and only below `sparse_below`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,6 +75,8 @@ struct Line {
     open: Vec<Extent>,
     /// What lay below has been dropped: a reader that still asks for it gets nothing.
     floor: i64,
+    /// Compaction has left out offsets below it.
+    sparse_below: i64,
 }
 
 impl Line {
@@ -100,6 +103,8 @@ pub(crate) struct Index {
     open_file: FileId,
     open_partitions: Vec<TopicIdPartition>,
     resident: BTreeMap<FileId, Arc<FileExtents>>,
+    /// Compacted parts of which not everything is there any more: a gap in them is a loss.
+    lossy: BTreeSet<(FileId, TopicIdPartition)>,
 }
 
 impl Index {
@@ -176,6 +181,61 @@ impl Index {
         if line.sealed.is_empty() && line.open.is_empty() {
             self.lines.remove(partition);
         }
+    }
+
+    /// What sealed files hold of a partition below `below` is in the `kept` ones now, and in `added`; the rest is
+    /// dead. Says which files hold how many bytes of that.
+    pub(crate) fn supersede(
+        &mut self,
+        partition: &TopicIdPartition,
+        below: i64,
+        kept: &BTreeSet<FileId>,
+        added: &[FileRange],
+    ) -> Vec<(FileId, u64)> {
+        let line = self.lines.entry(*partition).or_default();
+        let is_dead = |range: &mut FileRange| range.last_offset < below && !kept.contains(&range.file);
+        let dead: Vec<FileRange> = line.sealed.extract_if(.., is_dead).collect();
+        added.iter().for_each(|range| line.insert(*range));
+        line.sparse_below = line.sparse_below.max(below);
+        if line.sealed.is_empty() && line.open.is_empty() {
+            self.lines.remove(partition);
+        }
+        dead.into_iter().map(|range| (range.file, range.bytes)).collect()
+    }
+
+    /// Not all of a compacted part is there any more: what is listed of it takes the place of what was found.
+    pub(crate) fn note_loss(&mut self, partition: &TopicIdPartition, listed: FileRange) {
+        self.lossy.insert((listed.file, *partition));
+        let line = self.lines.entry(*partition).or_default();
+        match line.sealed.iter_mut().find(|range| range.file == listed.file) {
+            Some(range) => {
+                range.first_offset = range.first_offset.min(listed.first_offset);
+                range.last_offset = range.last_offset.max(listed.last_offset);
+            }
+            None => line.insert(listed),
+        }
+    }
+
+    /// What a file holds of a partition.
+    pub(crate) fn sealed_in(&self, partition: &TopicIdPartition, file: FileId) -> Option<FileRange> {
+        self.lines.get(partition)?.sealed.iter().find(|range| range.file == file).copied()
+    }
+
+    /// What sealed files hold of a partition, oldest first.
+    pub(crate) fn sealed(&self, partition: &TopicIdPartition) -> Vec<FileRange> {
+        self.lines.get(partition).map(|line| line.sealed.clone()).unwrap_or_default()
+    }
+
+    /// Whether the partition may have nothing below `next_offset`, where a batch of `file` begins: compaction has left
+    /// it out.
+    pub(crate) fn may_be_left_out(
+        &self,
+        partition: &TopicIdPartition,
+        file: FileId,
+        next_offset: i64,
+    ) -> bool {
+        let line = self.lines.get(partition);
+        line.is_some_and(|line| next_offset <= line.sparse_below) && !self.lossy.contains(&(file, *partition))
     }
 
     /// The extents of files that are gone need not be kept.
@@ -257,7 +317,10 @@ impl Index {
         offset: i64,
         bytes_max: usize,
     ) -> Option<Located> {
-        let line = self.lines.get(partition).filter(|line| offset >= line.floor)?;
+        let line = self.lines.get(partition)?;
+        if offset < line.floor && offset >= line.sparse_below {
+            return None;
+        }
         let at = line.sealed.partition_point(|range| range.last_offset < offset);
         let Some(range) = line.sealed.get(at) else {
             let extents = pick(&line.open, offset, bytes_max);

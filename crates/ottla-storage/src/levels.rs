@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use ottla_protocol::types::TopicIdPartition;
 
-use crate::catalogue::{EDIT_FILES_MAX, FilesEdit, LiveFile};
+use crate::catalogue::{Compacted, CompactedPart, EDIT_FILES_MAX, FilesEdit, LiveFile};
 use crate::index::FileRange;
 use crate::options::{FileId, FrameSequence};
 use crate::reader::LogReader;
@@ -70,18 +70,22 @@ pub struct LevelsFigures {
     pub garbage_bytes: u64,
     /// Bytes that this opening has written to new files.
     pub bytes_rewritten: u64,
+    /// Files that hold nothing alive and must stay, since a start may replay them: a snapshot lets them go.
+    pub waiting_files: u64,
+    /// Bytes of them.
+    pub waiting_bytes: u64,
 }
 
 /// Drops and rewrites files. One per opening; driven by one thread, which appends each change before it asks for the
 /// next.
 pub struct Levels {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Damaged files: their bytes are kept as they are.
-    untouched: BTreeSet<FileId>,
+    pub(crate) untouched: BTreeSet<FileId>,
     /// Files that this opening has written, and what of them seemed to be garbage at once: a log start inside a batch
     /// leaves the whole batch, and writing it anew would not help.
-    kept_garbage: BTreeMap<FileId, Option<u64>>,
-    figures: LevelsFigures,
+    pub(crate) kept_garbage: BTreeMap<FileId, Option<u64>>,
+    pub(crate) figures: LevelsFigures,
 }
 
 impl Levels {
@@ -102,8 +106,10 @@ impl Levels {
         if self.shared.has_ended() {
             return Err(LevelsError::Ended);
         }
-        let Some(horizon) = horizon else { return Ok(None) };
-        let accounts = survey::accounts(&self.shared, horizon, &self.untouched, alive);
+        let (accounts, waiting) =
+            survey::accounts(&self.shared, horizon.unwrap_or_default(), &self.untouched, alive);
+        self.figures.waiting_files = waiting.len() as u64;
+        self.figures.waiting_bytes = waiting.iter().map(|account| account.live.seal.length).sum();
         self.count(&accounts);
         let dead: Vec<&Account> = accounts.iter().filter(|account| !account.is_alive).collect();
         if !dead.is_empty() {
@@ -111,7 +117,15 @@ impl Levels {
             return Ok(Some(self.change(dead, &accounts, Rewritten::default())));
         }
         if !self.shared.options.levels.rewrite {
-            return Ok(None);
+            // What compaction has left behind goes in any case.
+            let known = self.shared.known();
+            let left = |account: &Account| known.superseded.contains_key(&account.live.seal.file);
+            let left: Vec<Account> = accounts.iter().filter(|account| left(account)).cloned().collect();
+            drop(known);
+            return match self.dirty(&left) {
+                Some(files) => self.rewrite(files, &accounts, alive),
+                None => Ok(None),
+            };
         }
         if let Some(run) = self.run(&accounts, now) {
             if !self.is_to_be_rewritten(&run, alive)? {
@@ -147,6 +161,7 @@ impl Levels {
         for file in removed {
             known.seals.remove(file);
             known.appended.remove(file);
+            known.superseded.remove(file);
         }
     }
 
@@ -280,12 +295,12 @@ impl Levels {
         }
         let sources = parts.into_iter().filter_map(|Part { partition, ranges, .. }| {
             let log_start_offset = alive.log_start_offset(&partition)?;
-            Some(Source { class: alive.class(&partition), partition, log_start_offset, ranges })
+            Some(Source { class: alive.class(&partition), partition, log_start_offset, ranges, filter: None })
         });
         let newest = files.iter().map(|account| account.live.newest_source).max();
         let newest = newest.expect("something is rewritten");
         let appended = files.iter().filter_map(|account| account.appended).max().unwrap_or(0);
-        match rewrite::rewrite(&self.shared, sources.collect(), newest, appended) {
+        match rewrite::rewrite(&self.shared, sources.collect(), (newest, appended), &mut |_| true) {
             Ok(rewritten) => {
                 self.figures.bytes_rewritten += rewritten.bytes;
                 let written = rewritten.files.iter().map(|live| (live.seal.file, None));
@@ -297,7 +312,7 @@ impl Levels {
                 self.untouched.insert(file);
                 Ok(None)
             }
-            Err(RewriteFault::Ended) => Err(LevelsError::Ended),
+            Err(RewriteFault::Ended | RewriteFault::Stopped) => Err(LevelsError::Ended),
             Err(RewriteFault::Io(name, source)) => Err(LevelsError::Io { name, source }),
         }
     }
@@ -317,16 +332,33 @@ impl Levels {
         let written =
             new.files.iter().map(|live| live.seal.file).filter(|file| file.is_data() && !gone.is_empty());
         let appended = written.map(|file| (file, newest)).collect();
-        let edit = self.edit(removed, new.files);
+        let compacted = self.moved(&gone, &new);
+        let edit = FilesEdit { compacted, ..self.edit(removed, new.files) };
         let parts = survey::parts(&self.shared, &gone).into_iter();
         let ranges: BTreeMap<TopicIdPartition, Vec<FileRange>> = parts
             .map(|part| (part.partition, new.ranges.get(&part.partition).cloned().unwrap_or_default()))
             .collect();
-        FilesChange { edit, ranges, appended, bytes_written: new.bytes }
+        FilesChange { edit, ranges, appended, superseded: Vec::new(), bytes_written: new.bytes }
+    }
+
+    /// Compacted partitions that have parts in files that go: where they are then.
+    fn moved(&self, gone: &BTreeSet<FileId>, new: &Rewritten) -> Vec<Compacted> {
+        let known = self.shared.known();
+        let is_gone = |part: &CompactedPart| gone.contains(&part.file);
+        let moved = known.catalogue.compacted().filter(|compacted| compacted.parts.iter().any(is_gone));
+        let moved = moved.map(|compacted| {
+            let mut parts = compacted.parts.clone();
+            parts.retain(|part| !is_gone(part));
+            let written = new.ranges.get(&compacted.partition).into_iter().flatten();
+            parts.extend(written.filter(|range| range.first_offset < compacted.below).map(compacted_part));
+            parts.sort_unstable_by_key(|part| part.first_offset);
+            Compacted { parts, ..*compacted }
+        });
+        moved.collect()
     }
 
     /// Files of the chain that are named leave it, and with them all in front of them, which are live as before.
-    fn edit(&self, removed: Vec<FileId>, mut added: Vec<LiveFile>) -> FilesEdit {
+    pub(crate) fn edit(&self, removed: Vec<FileId>, mut added: Vec<LiveFile>) -> FilesEdit {
         let named: BTreeSet<FileId> =
             removed.iter().copied().chain(added.iter().map(|live| live.seal.file)).collect();
         let last = named.iter().rev().find(|file| !file.is_data());
@@ -339,6 +371,16 @@ impl Levels {
             is_settled: false,
             newest_source: *file,
         }));
-        FilesEdit { chain, removed, added }
+        FilesEdit { chain, removed, added, compacted: Vec::new() }
+    }
+}
+
+/// What is said of a part of a compacted partition.
+pub(crate) fn compacted_part(range: &FileRange) -> CompactedPart {
+    CompactedPart {
+        file: range.file,
+        first_offset: range.first_offset,
+        last_offset: range.last_offset,
+        bytes: range.bytes,
     }
 }

@@ -18,6 +18,7 @@
 pub mod backup;
 mod cache;
 mod catalogue;
+mod cleaning;
 pub mod dump;
 mod error;
 mod file_header;
@@ -43,6 +44,7 @@ mod tail;
 mod timestamps;
 mod writer;
 
+pub use cleaning::{CleanError, Cleaning, Stretch};
 pub use error::{AppendError, Damage, NotWritten, OpenError, ReadError, SnapshotError};
 pub use levels::{Alive, Levels, LevelsError, LevelsFigures};
 pub use options::{Durability, DurableEnd, FileId, FrameSequence, LevelsOptions, LogOptions, Nonces};
@@ -50,6 +52,7 @@ pub use prepare::FilePreparer;
 pub use reader::{Batches, LogReader};
 pub use recovery::{Cut, Opened, Opening, RecoveredFrame, RecoveryReport, open};
 pub use retention::Retention;
+pub use rewrite::{BatchFilter, Fate};
 pub use snapshot::{SnapshotChunks, SnapshotInfo, SnapshotStore, SnapshotWriter};
 pub use writer::{FilesChange, LogWriter};
 

@@ -59,6 +59,8 @@ pub(crate) struct Loaded {
     pub(crate) extent: Extent,
     pub(crate) rope: Rope,
     pub(crate) from_disk: bool,
+    /// There may be gaps between the offsets of its batches.
+    pub(crate) has_gaps: bool,
 }
 
 impl LogReader {
@@ -112,8 +114,9 @@ impl LogReader {
                 }
                 let pieces = self.shared.tail().slices(file, extent.position, extent.bytes);
                 let Some(pieces) = pieces else { return taken.into_batches().or_none() };
-                let loaded = Loaded { extent, rope: Rope(pieces), from_disk: false };
-                if taken.take(&partition, file, &loaded).is_err() {
+                let has_gaps = file.is_data();
+                let loaded = Loaded { extent, rope: Rope(pieces), from_disk: false, has_gaps };
+                if taken.take(&self.shared, &partition, file, &loaded).is_err() {
                     return taken.into_batches().or_none();
                 }
             }
@@ -147,13 +150,17 @@ impl LogReader {
         let Some((file, extents)) = self.extents(partition, taken.next_offset, taken.bytes_left)? else {
             return Ok(false);
         };
+        if extents.is_empty() {
+            // What the index says of the file is more than what is left of it.
+            return Err(corrupt(partition, (taken.next_offset, taken.next_offset), file, 0));
+        }
         let mut rest = &extents[..];
         while !rest.is_empty() && !taken.is_full() {
             let loaded = self.load(partition, file, rest)?;
             rest = &rest[loaded.len()..];
             for loaded in &loaded {
                 if !taken.is_full() {
-                    taken.take(partition, file, loaded)?;
+                    taken.take(&self.shared, partition, file, loaded)?;
                 }
             }
         }
@@ -244,7 +251,8 @@ impl LogReader {
         let first = extents[0];
         let in_memory = self.shared.tail().slices(file, first.position, first.bytes);
         if let Some(pieces) = in_memory {
-            return Ok(vec![Loaded { extent: first, rope: Rope(pieces), from_disk: false }]);
+            let has_gaps = file.is_data();
+            return Ok(vec![Loaded { extent: first, rope: Rope(pieces), from_disk: false, has_gaps }]);
         }
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::UnexpectedEof => {
@@ -274,7 +282,8 @@ impl LogReader {
             let from = (extent.position - first.position) as usize;
             let bytes = buffer.slice(from..from + extent.bytes as usize);
             let bytes = if sparse { Bytes::copy_from_slice(&bytes) } else { bytes };
-            Loaded { extent: *extent, rope: Rope(vec![bytes]), from_disk: true }
+            let rope = Rope(vec![bytes]);
+            Loaded { extent: *extent, rope, from_disk: true, has_gaps: file.is_data() }
         });
         Ok(loaded.collect())
     }
@@ -311,7 +320,7 @@ pub(crate) fn corrupt(
 impl Loaded {
     /// The batches, their heads checked if they come from the disk; none when the heads are wrong.
     pub(crate) fn batches(&self) -> Option<Vec<BatchAt>> {
-        let batches = self.rope.batches(&self.extent);
+        let batches = self.rope.batches(&self.extent, self.has_gaps);
         assert!(self.from_disk || batches.is_some(), "the tail cache holds what was indexed");
         batches
     }
@@ -342,9 +351,17 @@ impl Taken {
         self.full || self.next_offset >= self.end_offset || (self.bytes_left == 0 && !self.out.is_empty())
     }
 
-    fn take(&mut self, partition: &TopicIdPartition, file: FileId, loaded: &Loaded) -> Result<(), ReadError> {
+    fn take(
+        &mut self,
+        shared: &Shared,
+        partition: &TopicIdPartition,
+        file: FileId,
+        loaded: &Loaded,
+    ) -> Result<(), ReadError> {
         let extent = &loaded.extent;
-        if extent.first_offset > self.next_offset {
+        if extent.first_offset > self.next_offset
+            && !shared.index().may_be_left_out(partition, file, extent.first_offset)
+        {
             let missing = (self.next_offset, extent.first_offset - 1);
             return Err(corrupt(partition, missing, file, extent.position));
         }
@@ -362,6 +379,10 @@ impl Taken {
             if !loaded.is_sound(batch) {
                 damaged = Some(batch);
                 break;
+            }
+            // Where there are gaps it may end in front of what is wanted; a client would ask for it again and again.
+            if !begun && loaded.rope.end_of(batch).is_none_or(|end| end < from_offset) {
+                continue;
             }
             let from = run.map_or(batch.at, |(from, _)| from);
             run = Some((from, batch.at + batch.bytes));

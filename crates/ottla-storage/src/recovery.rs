@@ -19,12 +19,12 @@ use std::sync::Arc;
 use ottla_env::disk::{Disk, File, LOCK_FILE, LockGuard, Origin};
 use ottla_protocol::entry::{Entry, EntryKind};
 
-use crate::catalogue::FilesEdit;
+use crate::catalogue::{Compacted, FilesEdit};
 use crate::error::{Damage, OpenError};
 use crate::file_header::{FileHeader, HeaderFault, Seal};
 use crate::footer;
 use crate::frame;
-use crate::index::Index;
+use crate::index::{FileRange, FooterBlock, Index};
 use crate::layout::{BLOCK_BYTES, FORMAT_VERSION, READINGS};
 use crate::levels::Levels;
 use crate::options::{Durability, FileId, FrameSequence, LogOptions};
@@ -424,6 +424,7 @@ impl Opening {
         if let Some(newest) = self.beside.last().filter(|file| file.is_data()) {
             self.known.catalogue.reserve(newest.number());
         }
+        self.index_compacted(&there);
         if self.report.copied { self.check_whole() } else { Ok(()) }
     }
 
@@ -462,6 +463,34 @@ impl Opening {
                 Err(damaged(id, scanner.at(), "the file ends with another frame than was sealed"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// What was moved by compaction counts where it is now. What is missing there is named: nothing else would tell,
+    /// since there may be gaps.
+    fn index_compacted(&mut self, there: &BTreeSet<FileId>) {
+        let all: Vec<Compacted> = self.known.catalogue.compacted().cloned().collect();
+        for Compacted { partition, below, parts } in all {
+            let kept = parts.iter().map(|part| part.file).collect();
+            for (file, bytes) in self.index.supersede(&partition, below, &kept, &[]) {
+                *self.known.superseded.entry(file).or_default() += bytes;
+            }
+            for part in parts {
+                let found = self.index.sealed_in(&partition, part.file).map_or(0, |range| range.bytes);
+                if found == part.bytes && there.contains(&part.file) {
+                    continue;
+                }
+                let listed = FileRange {
+                    file: part.file,
+                    first_offset: part.first_offset,
+                    last_offset: part.last_offset,
+                    max_timestamp: i64::MAX,
+                    bytes: part.bytes,
+                    block: Some(FooterBlock { position: 0, extents: 1, crc: 0 }),
+                };
+                self.index.note_loss(&partition, listed);
+                self.skip_footers.insert(part.file);
+            }
         }
     }
 
@@ -600,7 +629,7 @@ impl Opening {
     fn take_frame(&mut self, at: usize, frame: ScannedFrame) -> Result<Option<RecoveredFrame>, OpenError> {
         let header = frame.header;
         if at + 1 == self.files.len() {
-            self.index.add(&frame::extents(&frame.entries, header.at));
+            self.index.add(&frame::extents(header.file, &frame.entries, header.at));
         }
         if let Some(snapshot) = self.report.snapshot {
             let last = snapshot.frame_sequence;

@@ -5,7 +5,8 @@
 //! synced steps, read back past the cache and checked, and only then renamed. Whether it is part of the log is for the
 //! catalogue to say.
 //!
-//! Source bytes are checked before they are written anew: damage stops the rewriting, and its file stays.
+//! Source bytes are checked before they are written anew: damage stops the rewriting, and its file stays. What
+//! becomes of a batch may be for a [`BatchFilter`] to say (`cleaning.rs`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,8 +39,25 @@ const FRAME_BYTES: u64 = 4 << 20;
 /// Written bytes are synced in steps of this.
 const SYNC_BYTES: u64 = 16 << 20;
 
+/// Says what becomes of the batches of one partition, which it is given in order.
+pub trait BatchFilter {
+    /// What becomes of this one.
+    fn filter(&mut self, header: &BatchHeader, tail: &Bytes) -> Fate;
+}
+
+/// What becomes of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is written as it is.
+    Keep,
+    /// This is written in its place: header and tail, at the same offsets.
+    Replace(BatchHeader, Bytes),
+    /// It is left out.
+    Drop,
+}
+
 /// One partition's part of a rewriting.
-pub(crate) struct Source {
+pub(crate) struct Source<'a> {
     /// Partitions of one class stand together.
     pub(crate) class: u64,
     pub(crate) partition: TopicIdPartition,
@@ -47,6 +65,8 @@ pub(crate) struct Source {
     pub(crate) log_start_offset: i64,
     /// What the old files hold of it, oldest first.
     pub(crate) ranges: Vec<FileRange>,
+    /// Without one, everything is written as it is.
+    pub(crate) filter: Option<&'a mut dyn BatchFilter>,
 }
 
 /// What came out of a rewriting: durable files that are not live yet.
@@ -55,6 +75,8 @@ pub(crate) struct Rewritten {
     pub(crate) files: Vec<LiveFile>,
     pub(crate) ranges: BTreeMap<TopicIdPartition, Vec<FileRange>>,
     pub(crate) bytes: u64,
+    /// When the newest of it was appended.
+    pub(crate) appended: i64,
 }
 
 /// Why a rewriting was given up. Nothing has changed; what was written is removed.
@@ -64,20 +86,32 @@ pub(crate) enum RewriteFault {
     Ended,
     /// A source is damaged; it must stay as it is.
     Damaged(FileId),
+    /// The caller wants it to end.
+    Stopped,
     /// The disk failed.
     Io(String, io::Error),
 }
 
+/// Told of bytes that were read or written, it takes the time that they may cost. False: give up.
+pub(crate) type Pace<'a> = &'a mut dyn FnMut(u64) -> bool;
+
 /// Writes what is alive of the sources into new files. `newest_source` and `appended` are what is said of them.
 pub(crate) fn rewrite(
     shared: &Arc<Shared>,
-    mut sources: Vec<Source>,
-    newest_source: FileId,
-    appended: i64,
+    mut sources: Vec<Source<'_>>,
+    (newest_source, appended): (FileId, i64),
+    pace: Pace<'_>,
 ) -> Result<Rewritten, RewriteFault> {
     sources.sort_by_key(|source| (source.class, source.partition));
-    let mut job = Job { shared, newest_source, appended, open: None, out: Rewritten::default() };
-    match job.copy_all(&sources) {
+    let mut job = Job {
+        shared,
+        newest_source,
+        appended,
+        pace,
+        open: None,
+        out: Rewritten { appended, ..Rewritten::default() },
+    };
+    match job.copy_all(&mut sources) {
         Ok(()) => Ok(job.out),
         Err(fault) => {
             job.give_up();
@@ -90,17 +124,18 @@ struct Job<'a> {
     shared: &'a Arc<Shared>,
     newest_source: FileId,
     appended: i64,
+    pace: Pace<'a>,
     open: Option<DataFile>,
     out: Rewritten,
 }
 
 impl Job<'_> {
-    fn copy_all(&mut self, sources: &[Source]) -> Result<(), RewriteFault> {
+    fn copy_all(&mut self, sources: &mut [Source<'_>]) -> Result<(), RewriteFault> {
         let reader = LogReader { shared: self.shared.clone() };
-        for same_class in sources.chunk_by(|one, other| one.class == other.class) {
+        for same_class in sources.chunk_by_mut(|one, other| one.class == other.class) {
             for source in same_class {
-                for range in &source.ranges {
-                    self.copy(&reader, source, range)?;
+                for range in std::mem::take(&mut source.ranges) {
+                    self.copy(&reader, source, &range)?;
                 }
             }
             // What is kept for different times goes at different times; but a file is no smaller than it must be.
@@ -112,7 +147,12 @@ impl Job<'_> {
         self.close()
     }
 
-    fn copy(&mut self, reader: &LogReader, source: &Source, range: &FileRange) -> Result<(), RewriteFault> {
+    fn copy(
+        &mut self,
+        reader: &LogReader,
+        source: &mut Source<'_>,
+        range: &FileRange,
+    ) -> Result<(), RewriteFault> {
         let extents = reader.range_extents(&source.partition, range).map_err(fault)?;
         let from = extents.partition_point(|extent| extent.last_offset < source.log_start_offset);
         let mut rest = &extents[from..];
@@ -122,6 +162,9 @@ impl Job<'_> {
             }
             let loaded = reader.load(&source.partition, range.file, rest).map_err(fault)?;
             rest = &rest[loaded.len()..];
+            if !(self.pace)(loaded.iter().map(|loaded| u64::from(loaded.extent.bytes)).sum()) {
+                return Err(RewriteFault::Stopped);
+            }
             for loaded in loaded {
                 let damaged = || RewriteFault::Damaged(range.file);
                 for batch in loaded.batches().ok_or_else(damaged)? {
@@ -133,7 +176,19 @@ impl Job<'_> {
                     }
                     let bytes = join(loaded.rope.slice(batch.at, batch.at + batch.bytes));
                     let header = BatchHeader::parse(&bytes).map_err(|_| damaged())?;
+                    if header.last_offset() < source.log_start_offset {
+                        continue; // there is a gap behind it
+                    }
                     let tail = bytes.slice(BATCH_HEAD_BYTES..);
+                    let fate = match &mut source.filter {
+                        Some(filter) => filter.filter(&header, &tail),
+                        None => Fate::Keep,
+                    };
+                    let (header, tail) = match fate {
+                        Fate::Keep => (header, tail),
+                        Fate::Replace(header, tail) => (header, tail),
+                        Fate::Drop => continue,
+                    };
                     self.push(Entry { kind: EntryKind::Batch, partition: source.partition, header, tail })?;
                 }
             }
@@ -151,6 +206,9 @@ impl Job<'_> {
             Some(file) => file,
             None => self.open.insert(DataFile::create(self.shared)?),
         };
+        if !(self.pace)(bytes) {
+            return Err(RewriteFault::Stopped);
+        }
         file.push(self.shared, self.appended, entry)
     }
 
@@ -181,14 +239,14 @@ impl Job<'_> {
     }
 }
 
-fn fault(error: ReadError) -> RewriteFault {
+pub(crate) fn fault(error: ReadError) -> RewriteFault {
     match error {
         ReadError::Corrupt { file, .. } => RewriteFault::Damaged(file),
         ReadError::Io { file, source } => RewriteFault::Io(file.file_name(), source),
     }
 }
 
-fn join(pieces: Vec<Bytes>) -> Bytes {
+pub(crate) fn join(pieces: Vec<Bytes>) -> Bytes {
     if let [whole] = &pieces[..] {
         return whole.clone();
     }
@@ -292,7 +350,7 @@ impl DataFile {
         let mut slices: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
         slices.push(&PADDING[..(padded - plan.frame_bytes) as usize]);
         write_all(&*self.handle, &slices, self.at).map_err(|source| self.io(source))?;
-        for (partition, extent) in frame::extents(plan.entries(), self.at) {
+        for (partition, extent) in frame::extents(self.id, plan.entries(), self.at) {
             self.extents.entry(partition).or_default().push(extent);
         }
         self.at += padded;

@@ -16,7 +16,10 @@ pub(crate) struct BatchAt {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     pub(crate) base_offset: i64,
+    /// One below the next batch's base offset: where there may be gaps, the batch may end in front of it.
     pub(crate) last_offset: i64,
+    /// Whether it may.
+    may_end_before: bool,
     crc: u32,
 }
 
@@ -49,8 +52,9 @@ impl Rope {
         (filled == N).then_some(out)
     }
 
-    /// The batches of an extent; none when the heads are not those that were written there.
-    pub(crate) fn batches(&self, extent: &Extent) -> Option<Vec<BatchAt>> {
+    /// The batches of an extent; none when the heads are not those that were written there. `gaps`: whether there
+    /// may be gaps between their offsets.
+    pub(crate) fn batches(&self, extent: &Extent, gaps: bool) -> Option<Vec<BatchAt>> {
         let len = self.len();
         let mut heads = Crc::new();
         let mut batches: Vec<BatchAt> = Vec::new();
@@ -66,12 +70,14 @@ impl Rope {
             let base_offset = fields.i64(0);
             if let Some(previous) = batches.last_mut() {
                 previous.last_offset = base_offset.checked_sub(1)?;
+                previous.may_end_before = gaps;
             }
             batches.push(BatchAt {
                 at,
                 bytes,
                 base_offset,
                 last_offset: extent.last_offset,
+                may_end_before: false,
                 crc: fields.u32(17),
             });
             at += bytes;
@@ -89,7 +95,17 @@ impl Rope {
         for piece in self.slice(batch.at + BATCH_HEAD_BYTES, batch.at + batch.bytes) {
             crc.update(&piece);
         }
-        let delta = self.copy::<4>(batch.at + 23).map(i32::from_be_bytes);
-        crc.finish() == batch.crc && delta.map(i64::from) == Some(batch.last_offset - batch.base_offset)
+        let end = self.end_of(batch);
+        let fits = end.is_some_and(|end| {
+            end == batch.last_offset
+                || (batch.may_end_before && (batch.base_offset..batch.last_offset).contains(&end))
+        });
+        crc.finish() == batch.crc && fits
+    }
+
+    /// The batch's last offset by its header, which only a sound batch's is.
+    pub(crate) fn end_of(&self, batch: &BatchAt) -> Option<i64> {
+        let delta = self.copy::<4>(batch.at + 23).map(i32::from_be_bytes)?;
+        batch.base_offset.checked_add(i64::from(delta))
     }
 }

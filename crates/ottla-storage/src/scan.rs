@@ -356,7 +356,7 @@ fn rebuild_once(file: Arc<dyn File>, shard_id: u32, seal: &Seal) -> io::Result<R
             Step::End => return Ok(rebuilt),
             Step::Frame(frame) => {
                 rebuilt.appended = rebuilt.appended.max(frame.header.shard_time);
-                for (partition, extent) in frame::extents(&frame.entries, frame.header.at) {
+                for (partition, extent) in frame::extents(seal.file, &frame.entries, frame.header.at) {
                     rebuilt.extents.entry(partition).or_default().push(extent);
                 }
             }

@@ -47,6 +47,8 @@ pub(crate) struct Files {
     /// When the newest batch of each sealed file was appended, by shard time in milliseconds; none for files of
     /// version 1.
     pub(crate) appended: BTreeMap<FileId, i64>,
+    /// Bytes of batches that compaction has moved elsewhere, by the file where they are dead.
+    pub(crate) superseded: BTreeMap<FileId, u64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -51,15 +51,15 @@ impl Account {
     }
 }
 
-/// The files that may be dropped or rewritten, in the order of the log. `horizon` as of
-/// [`SnapshotStore::horizon`](crate::SnapshotStore::horizon).
+/// The files that may be dropped or rewritten, in the order of the log, and those that nobody but a replay needs.
+/// `horizon` as of [`SnapshotStore::horizon`](crate::SnapshotStore::horizon).
 pub(crate) fn accounts(
     shared: &Shared,
     horizon: FrameSequence,
     untouched: &BTreeSet<FileId>,
     alive: &dyn Alive,
-) -> Vec<Account> {
-    let mut accounts = candidates(shared, horizon, untouched);
+) -> (Vec<Account>, Vec<Account>) {
+    let mut accounts = candidates(shared, untouched);
     let mut after = None;
     loop {
         let lines = shared.index().sealed_behind(after, PARTITIONS_PER_LOCK);
@@ -84,7 +84,13 @@ pub(crate) fn accounts(
     }
     let mut accounts: Vec<Account> = accounts.into_values().collect();
     accounts.sort_by_key(|account| (account.live.newest_source, account.live.seal.file));
-    accounts
+    let is_replayed = |account: &mut Account| {
+        let seal = account.live.seal;
+        !seal.file.is_data() && seal.last_sequence > horizon
+    };
+    let mut waiting: Vec<Account> = accounts.extract_if(.., is_replayed).collect();
+    waiting.retain(|account| !account.is_alive);
+    (accounts, waiting)
 }
 
 /// Bytes of a range that lie at the log start or behind it, about.
@@ -94,11 +100,7 @@ fn live_bytes(range: &FileRange, log_start_offset: i64) -> u64 {
     (u128::from(range.bytes) * u128::from(live) / u128::from(offsets)) as u64
 }
 
-fn candidates(
-    shared: &Shared,
-    horizon: FrameSequence,
-    untouched: &BTreeSet<FileId>,
-) -> BTreeMap<FileId, Account> {
+fn candidates(shared: &Shared, untouched: &BTreeSet<FileId>) -> BTreeMap<FileId, Account> {
     let in_use = shared.index().open_file();
     let known = shared.known();
     let chain = known.catalogue.chain();
@@ -108,17 +110,14 @@ fn candidates(
         newest_source: *file,
     });
     let listed = known.catalogue.listed().copied();
-    let may = |live: &LiveFile| {
-        let file = live.seal.file;
-        (file.is_data() || live.seal.last_sequence <= horizon) && !untouched.contains(&file)
-    };
+    let may = |live: &LiveFile| !untouched.contains(&live.seal.file);
     let accounts = chained.chain(listed).filter(may).map(|live| {
         let file = live.seal.file;
         let appended = known.appended.get(&file).copied();
         let account = Account {
             live,
             appended,
-            batch_bytes: 0,
+            batch_bytes: known.superseded.get(&file).copied().unwrap_or(0),
             live_bytes: 0,
             is_alive: false,
             classes: BTreeMap::new(),

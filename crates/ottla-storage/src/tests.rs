@@ -1,5 +1,6 @@
 //! The crate's tests: one conformance suite over every disk, faults on copies of a folder, a property test.
 
+mod cleaning;
 mod conformance;
 mod copies;
 mod crash;

@@ -48,6 +48,8 @@ pub struct FilesChange {
     pub(crate) ranges: BTreeMap<TopicIdPartition, Vec<FileRange>>,
     /// When the newest batch of each new file was appended.
     pub(crate) appended: BTreeMap<FileId, i64>,
+    /// Partitions that were compacted: what sealed files hold of them below the offset is in these ranges now.
+    pub(crate) superseded: Vec<(TopicIdPartition, i64, Vec<FileRange>)>,
     /// Bytes of new files.
     pub(crate) bytes_written: u64,
 }
@@ -64,8 +66,8 @@ impl FilesChange {
     }
 }
 
-/// The change is durable: readers see it, partition by partition. What a partition's ranges say stays the same, so
-/// nobody can tell which of them have moved.
+/// The change is durable: readers see it, partition by partition. What a partition's ranges say stays the same, but
+/// for what compaction leaves out, so nobody can tell which of them have moved.
 fn take_in(shared: &Shared, change: &FilesChange) {
     let removed: BTreeSet<FileId> = change.edit.removed.iter().copied().collect();
     {
@@ -79,6 +81,13 @@ fn take_in(shared: &Shared, change: &FilesChange) {
     }
     for (partition, added) in &change.ranges {
         shared.index_mut().replace(partition, &removed, added);
+    }
+    for (partition, below, added) in &change.superseded {
+        let dead = shared.index_mut().supersede(partition, *below, &BTreeSet::new(), added);
+        let mut known = shared.known();
+        for (file, bytes) in dead {
+            *known.superseded.entry(file).or_default() += bytes;
+        }
     }
     shared.index_mut().forget_resident(&removed);
 }
@@ -134,7 +143,7 @@ impl LogWriter {
         })?;
         let padded = align_up(plan.frame_bytes);
         self.make_room(padded)?;
-        let extents = frame::extents(plan.entries(), self.file.end);
+        let extents = frame::extents(self.file.id, plan.entries(), self.file.end);
         self.check_offsets(&extents);
         let header = FrameHeader {
             shard_id: self.shared.options.shard_id,
@@ -181,6 +190,15 @@ impl LogWriter {
         let sequence = self.append(shard_time, self.position, &[change.edit.entry()])?;
         take_in(&self.shared, change);
         Ok(sequence)
+    }
+
+    /// Seals the file in use, unless it is empty, and begins the next one: what it holds may be compacted then.
+    /// Errors as of [`append`](Self::append).
+    pub fn roll(&mut self) -> Result<(), AppendError> {
+        if let Some(error) = &self.died_of {
+            return Err(AppendError::Unknown(error.clone()));
+        }
+        if self.file.end == BLOCK_BYTES { Ok(()) } else { self.next_file(0) }
     }
 
     /// Bytes of all frames that this writer has made durable, what fills up their blocks included.

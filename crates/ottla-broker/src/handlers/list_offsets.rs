@@ -93,7 +93,7 @@ async fn find(
         MAX_TIMESTAMP if version >= 7 => by_time(shared, id, None, bounds.log_start_offset, end).await?,
         LATEST_TIERED if version >= 9 => (-1, -1),
         EARLIEST_PENDING_UPLOAD if version >= 11 => (-1, -1),
-        TOMBSTONE_HORIZON_TIMESTAMP => (bounds.tombstone_horizon, -1),
+        TOMBSTONE_HORIZON_TIMESTAMP => (bounds.cleaned.tombstone_horizon, -1),
         timestamp if timestamp < 0 => return Err(ErrorCode::UnsupportedVersion),
         timestamp => by_time(shared, id, Some(timestamp), bounds.log_start_offset, end).await?,
     };

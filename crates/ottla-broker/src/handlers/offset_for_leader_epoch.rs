@@ -84,7 +84,7 @@ mod tests {
             log_start_offset,
             high_watermark: 100,
             last_stable_offset: 50,
-            tombstone_horizon: 0,
+            cleaned: ottla_core::clean::CleanedState::NONE,
             leader_epoch,
             aborted: Arc::default(),
             leader_epochs: Arc::new(epochs.to_vec()),

@@ -43,6 +43,8 @@ pub struct Metrics {
     pub owner: OwnerCells,
     /// The log thread, the snapshot thread and recovery.
     pub log: LogCells,
+    /// Compaction.
+    pub cleaner: CleanerCells,
     /// Fetches that are parked.
     pub parked_fetches: Gauge,
 }
@@ -156,6 +158,27 @@ pub struct LogCells {
     pub log_starts_moved: Counter,
 }
 
+/// What is counted of compaction; one writer.
+#[derive(Default)]
+pub struct CleanerCells {
+    /// Passes through a partition.
+    pub passes: Counter,
+    /// Bytes of batches that they have looked at.
+    pub bytes_before: Counter,
+    /// Bytes of those that they have left.
+    pub bytes_after: Counter,
+    /// Records that went.
+    pub records_removed: Counter,
+    /// Batches that could not be read, and were kept.
+    pub unreadable_batches: Counter,
+    /// Files that were sealed early.
+    pub files_sealed: Counter,
+    /// Uncleaned share of the dirtiest partition when it was last looked, percent.
+    pub max_dirty_percent: Counter,
+    /// Partitions that are not compacted since they are damaged.
+    pub uncleanable: Counter,
+}
+
 impl Metrics {
     /// Nothing counted.
     pub fn new(now: Duration) -> Self {
@@ -182,6 +205,7 @@ impl Metrics {
                 classic_rebalances: Counter::default(),
                 consumer_rebalances: Counter::default(),
             },
+            cleaner: CleanerCells::default(),
             log: LogCells {
                 frames: Counter::default(),
                 frame_batches: Histogram::new(COUNTS),

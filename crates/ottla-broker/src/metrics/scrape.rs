@@ -246,6 +246,15 @@ impl Scraper {
         text.value(&t::LOG_SETTLED, log.settled_bytes.get());
         text.value(&t::LOG_GARBAGE, log.garbage_bytes.get());
         text.value(&t::LOG_STARTS_MOVED, log.log_starts_moved.get());
+        let cleaner = &self.metrics.cleaner;
+        text.value(&t::CLEANER_PASSES, cleaner.passes.get());
+        text.value(&t::CLEANER_BEFORE, cleaner.bytes_before.get());
+        text.value(&t::CLEANER_AFTER, cleaner.bytes_after.get());
+        text.value(&t::CLEANER_RECORDS, cleaner.records_removed.get());
+        text.value(&t::CLEANER_UNREADABLE, cleaner.unreadable_batches.get());
+        text.value(&t::CLEANER_SEALED, cleaner.files_sealed.get());
+        text.value(&t::CLEANER_DIRTY, cleaner.max_dirty_percent.get());
+        text.value(&t::CLEANER_UNCLEANABLE, cleaner.uncleanable.get());
     }
 
     fn write_cluster(&self, text: &mut Text) {

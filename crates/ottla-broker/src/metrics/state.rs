@@ -147,7 +147,7 @@ mod tests {
             log_start_offset: 10,
             high_watermark: 100,
             last_stable_offset: 60,
-            tombstone_horizon: 0,
+            cleaned: ottla_core::clean::CleanedState::NONE,
             leader_epoch: 0,
             aborted: Arc::default(),
             leader_epochs: Arc::default(),

@@ -151,6 +151,22 @@ metrics! {
         "Bytes of them that nobody needs: of deleted topics, and below log starts.";
     LOG_STARTS_MOVED = "ottla_log_starts_moved_total" COUNTER "partitions" []
         "Log starts that retention.ms and retention.bytes have moved.";
+    CLEANER_PASSES = "ottla_cleaner_passes_total" COUNTER "passes" []
+        "Passes of compaction through a partition.";
+    CLEANER_BEFORE = "ottla_cleaner_bytes_before_total" COUNTER "bytes" []
+        "Bytes of batches that these passes have looked at.";
+    CLEANER_AFTER = "ottla_cleaner_bytes_after_total" COUNTER "bytes" []
+        "Bytes of the batches that they have left.";
+    CLEANER_RECORDS = "ottla_cleaner_records_removed_total" COUNTER "records" []
+        "Records that compaction has removed.";
+    CLEANER_UNREADABLE = "ottla_cleaner_unreadable_batches_total" COUNTER "batches" []
+        "Batches whose records a pass could not decode; they were kept.";
+    CLEANER_SEALED = "ottla_cleaner_files_sealed_total" COUNTER "files" []
+        "Files in use that were sealed early, since a partition with its newest records there was due.";
+    CLEANER_DIRTY = "ottla_cleaner_max_dirty_percent" GAUGE "percent" []
+        "Uncleaned share of the bytes of the dirtiest compacted partition, when it was last looked.";
+    CLEANER_UNCLEANABLE = "ottla_cleaner_uncleanable_partitions" GAUGE "partitions" []
+        "Partitions that are not compacted because they are damaged; a start looks again.";
     DISK_FREE = "ottla_disk_free_bytes" GAUGE "bytes" []
         "Bytes free on the file system of the folder.";
     DISK_SYNC_TIME = "ottla_disk_sync_seconds" TIMES "seconds" ["file"]

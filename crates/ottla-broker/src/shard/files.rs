@@ -4,6 +4,8 @@
 //! change of files that `ottla_storage::Levels` has prepared goes to the log thread, and only when it is durable are
 //! files unlinked. It looks at *published* bounds and settings: all that it acts on is durable.
 //!
+//! Compaction is its third duty (`cleaner.rs`).
+//!
 //! It ends with the log: `ends` is dropped then, and so are changes that wait in the queue.
 
 use std::sync::Arc;
@@ -17,11 +19,16 @@ use ottla_env::clock::Clock;
 use ottla_protocol::types::TopicIdPartition;
 use ottla_storage::{Alive, FilesChange, Levels, LevelsError, Retention, SnapshotStore};
 
+use super::cleaner::{self, CleanerState};
+use super::desk::FilesDesk;
 use super::log_queue::{LogQueue, ToLog};
+use super::log_thread::LogProgress;
 use super::time::SharedTime;
 use super::view::View;
 use super::{Origin, ShardHandle};
-use crate::limits::{FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY};
+use crate::limits::{
+    FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY, SNAPSHOT_WISH_FILES, SNAPSHOT_WISH_INTERVAL,
+};
 use crate::metrics::Metrics;
 
 /// The shortest wait between two looks.
@@ -47,18 +54,28 @@ pub struct FilesThread {
     pub clock: Arc<dyn Clock>,
     /// Shard time.
     pub time: SharedTime,
+    /// Where the owner is asked for its state, and for a snapshot.
+    pub desk: Arc<FilesDesk>,
+    /// How far the log is durable.
+    pub progress: Arc<LogProgress>,
+    /// What it remembers of compaction.
+    pub(super) cleaner: CleanerState,
+    /// When it last wished for a snapshot, by the monotonic clock.
+    pub(super) wished: Option<Duration>,
 }
 
 /// The log has ended, or will in a moment.
-struct Ended;
+pub(super) struct Ended;
 
 impl FilesThread {
     /// Runs until the log ends.
     pub fn run(mut self) {
         let mut retention_due = self.clock.monotonic() + self.check_interval().min(RETENTION_DELAY);
+        let mut cleaning_due = self.clock.monotonic() + cleaner::backoff(&self.view.image());
         loop {
             let interval = self.check_interval();
-            let wait = interval.min(FILES_INTERVAL).max(PAUSE_MIN);
+            let backoff = cleaner::backoff(&self.view.image()).max(PAUSE_MIN);
+            let wait = interval.min(FILES_INTERVAL).min(backoff).max(PAUSE_MIN);
             match self.ends.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -67,6 +84,12 @@ impl FilesThread {
             if now >= retention_due {
                 retention_due = now + interval;
                 self.move_log_starts();
+            }
+            if now >= cleaning_due {
+                if self.clean().is_err() {
+                    return;
+                }
+                cleaning_due = self.clock.monotonic() + backoff;
             }
             if self.tidy().is_err() {
                 return;
@@ -142,7 +165,10 @@ impl FilesThread {
             self.metrics.log.garbage_bytes.set(figures.garbage_bytes);
             match change {
                 Ok(Some(change)) => self.carry_out(Arc::new(change))?,
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    self.wish_for_snapshot(figures.waiting_files, figures.waiting_bytes);
+                    return Ok(());
+                }
                 Err(LevelsError::Ended) => return Err(Ended),
                 Err(error) => {
                     tracing::warn!(%error, "files could not be tidied; it is tried again");
@@ -152,8 +178,19 @@ impl FilesThread {
         }
     }
 
+    /// When much waits to be dropped until no start needs it for replay, a snapshot is worth it. Two are needed.
+    fn wish_for_snapshot(&mut self, files: u64, bytes: u64) {
+        let is_worth_it = files >= SNAPSHOT_WISH_FILES && bytes >= self.metrics.log.snapshot_bytes.get();
+        let now = self.clock.monotonic();
+        let is_early = self.wished.is_some_and(|wished| now.saturating_sub(wished) < SNAPSHOT_WISH_INTERVAL);
+        if is_worth_it && !is_early {
+            self.wished = Some(now);
+            self.desk.ask_snapshot();
+        }
+    }
+
     /// The change goes into the log; when it is durable the old files go.
-    fn carry_out(&self, change: Arc<FilesChange>) -> Result<(), Ended> {
+    pub(super) fn carry_out(&self, change: Arc<FilesChange>) -> Result<(), Ended> {
         let (done, durable) = sync_channel(1);
         if !self.queue.offer(ToLog::Files(change.clone(), done)) || durable.recv().is_err() {
             return Err(Ended);

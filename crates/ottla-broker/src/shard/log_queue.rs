@@ -58,6 +58,8 @@ pub enum ToLog {
     Snapshot(Snapshot, Position, ShardTime),
     /// A change of the log's files, and who waits until it is durable. When the log ends first, the sender is dropped.
     Files(Arc<FilesChange>, SyncSender<()>),
+    /// Seal the file in use, and who waits for it. When that cannot be, the sender is dropped.
+    Roll(SyncSender<()>),
 }
 
 /// The queue.
@@ -157,7 +159,7 @@ impl ToLog {
     fn bytes(&self) -> usize {
         match self {
             Self::Decision(decided) => decided.bytes,
-            Self::Answer(_) | Self::Snapshot(..) | Self::Files(..) => 0,
+            Self::Answer(_) | Self::Snapshot(..) | Self::Files(..) | Self::Roll(_) => 0,
         }
     }
 }

@@ -16,7 +16,7 @@ use ottla_core::shard::Snapshot;
 use ottla_env::clock::Clock;
 use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::types::TopicIdPartition;
-use ottla_storage::{FilesChange, LogWriter, SnapshotInfo};
+use ottla_storage::{AppendError, FilesChange, LogWriter, SnapshotInfo};
 
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
 use super::snapshots::SnapshotJob;
@@ -32,6 +32,13 @@ pub struct LogProgress {
     pub durable: AtomicU64,
     /// Bytes of frames written since the last snapshot was begun.
     pub bytes_since_snapshot: AtomicU64,
+}
+
+impl LogProgress {
+    /// Whether a position is durable.
+    pub fn is_durable(&self, position: Position) -> bool {
+        self.durable.load(Ordering::Acquire) >= position.0
+    }
 }
 
 /// The thread's state.
@@ -113,16 +120,19 @@ impl LogThread {
                 return Remains { pending: waiting.into_values().flatten().collect(), durable_end: None };
             }
             let (mut draft, mut snapshot, mut changes) = (Draft::default(), None, Vec::new());
+            let mut rolls = Vec::new();
             for item in items {
                 match item {
                     ToLog::Decision(decided) => draft.add(decided),
                     ToLog::Answer(pending) => waiting.entry(pending.rests_on).or_default().push(pending),
                     ToLog::Snapshot(state, position, time) => snapshot = Some((state, position, time)),
                     ToLog::Files(change, done) => changes.push((change, done)),
+                    ToLog::Roll(done) => rolls.push(done),
                 }
             }
             let written = if draft.entries.is_empty() { Ok(()) } else { self.write(draft) };
-            if let Err(error) = written.and_then(|()| self.change_files(changes)) {
+            let written = written.and_then(|()| self.change_files(changes)).and_then(|()| self.roll(rolls));
+            if let Err(error) = written {
                 tracing::error!(%error, "log write failed; the shard is rebuilt from what is durable");
                 self.metrics.log.failures.add(1);
                 self.metrics.health.set(
@@ -154,7 +164,7 @@ impl LogThread {
         }
     }
 
-    fn write(&mut self, draft: Draft) -> Result<(), ottla_storage::AppendError> {
+    fn write(&mut self, draft: Draft) -> Result<(), AppendError> {
         let began = self.clock.monotonic();
         let sequence = self.writer.append(draft.time.0, draft.position.0, &draft.entries)?;
         self.count(&draft.entries, self.clock.monotonic().saturating_sub(began));
@@ -169,13 +179,37 @@ impl LogThread {
     }
 
     /// Changes of the files, each a frame of its own. Readers see nothing of it.
-    fn change_files(&mut self, changes: Vec<ChangeOfFiles>) -> Result<(), ottla_storage::AppendError> {
+    fn change_files(&mut self, changes: Vec<ChangeOfFiles>) -> Result<(), AppendError> {
         for (change, done) in changes {
             self.writer.append_files(self.last_time.0, &change)?;
             self.metrics.log.written_bytes.set(self.writer.bytes_written());
             if done.try_send(()).is_err() {
                 tracing::debug!("nobody unlinks the files of a change; the next start does");
             }
+        }
+        Ok(())
+    }
+
+    /// Seals the file in use for those who wait for it. Without room for the next one it goes on as it is.
+    fn roll(&mut self, rolls: Vec<SyncSender<()>>) -> Result<(), AppendError> {
+        if rolls.is_empty() {
+            return Ok(());
+        }
+        match self.writer.roll() {
+            Ok(()) => {
+                for done in rolls {
+                    if done.try_send(()).is_err() {
+                        tracing::debug!("nobody waits any more for a file to be sealed");
+                    }
+                }
+            }
+            Err(AppendError::NotWritten(error)) => {
+                tracing::warn!(%error, "the file in use is not sealed early")
+            }
+            Err(error @ AppendError::Unknown(_)) => return Err(error),
+        }
+        if let Err(TrySendError::Disconnected(())) = self.written.try_send(()) {
+            tracing::error!("the helper that prepares log files is gone; files grow instead");
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! The shard's shell: everything around the pure core.
 //!
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) -> `view`
-//! (what readers see) and the answers. `late` holds what looks late. `recovery` loads, `files` moves log starts by retention and tidies the folder, `snapshots` keeps loading
+//! (what readers see) and the answers. `late` holds what looks late. `recovery` loads,
+//! `files` moves log starts by retention and tidies the folder, `cleaner` compacts by what is in `cleaning`, `snapshots` keeps loading
 //! short, `unavailable` answers when a reload takes too long, `time` is the shard's clock.
 
+mod cleaner;
+pub mod cleaning;
 pub mod desk;
 pub mod events;
 pub mod files;

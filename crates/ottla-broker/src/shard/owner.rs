@@ -18,7 +18,7 @@ use ottla_env::disk::Disk;
 use ottla_env::spawn::{self, ThreadHandle};
 use ottla_storage::{LogOptions, Opened};
 
-use super::desk::SurveyDesk;
+use super::desk::{FilesDesk, SurveyDesk};
 use super::events;
 use super::files::FilesThread;
 use super::inbox::{Inbox, Popped};
@@ -62,6 +62,8 @@ pub struct OwnerSetup {
     pub metrics: Arc<Metrics>,
     /// Where surveys are asked for.
     pub desk: Arc<SurveyDesk>,
+    /// Where the thread that tidies the files asks.
+    pub files_desk: Arc<FilesDesk>,
 }
 
 /// The owner's thread state.
@@ -142,6 +144,7 @@ impl Owner {
             }
             self.pulse.end(self.clock.monotonic());
             self.setup.desk.serve(&self.state, now);
+            self.setup.files_desk.serve(&self.state);
             let counted = &self.setup.metrics.owner;
             counted.late_requests.set(self.state.late_requests());
             counted.late_requests_let_through.set(self.state.late_requests_let_through());
@@ -310,7 +313,8 @@ impl Owner {
     }
 
     fn snapshot_if_due(&mut self, now: ShardTime) {
-        if self.log.progress.bytes_since_snapshot.load(Ordering::Relaxed) >= self.setup.snapshot_bytes {
+        let written = self.log.progress.bytes_since_snapshot.load(Ordering::Relaxed);
+        if written >= self.setup.snapshot_bytes || self.setup.files_desk.takes_snapshot() {
             self.request_snapshot(now);
         }
     }
@@ -436,6 +440,10 @@ impl LogThreads {
             metrics: setup.metrics.clone(),
             clock: setup.clock.clone(),
             time: setup.time.clone(),
+            desk: setup.files_desk.clone(),
+            progress: progress.clone(),
+            cleaner: Default::default(),
+            wished: None,
         };
         let (metrics, clock) = (setup.metrics.clone(), setup.clock.clone());
         let write_snapshots = move || {

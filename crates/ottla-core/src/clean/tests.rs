@@ -134,16 +134,16 @@ fn a_pass_is_durable_state() {
     bench.send_keys(&[(0, None)]);
     bench.send_keys(&[(9, Some(9))]);
     bench.pass_all();
-    assert_eq!(bench.shard.bounds(0).tombstone_horizon, 0, "the tombstone waits for its time");
+    assert_eq!(bench.shard.bounds(0).cleaned.tombstone_horizon, 0, "the tombstone waits for its time");
     bench.shard.now_ms += model::RETENTION_MS;
     bench.pass_all();
-    assert_eq!(bench.shard.bounds(0).tombstone_horizon, 5);
+    assert_eq!(bench.shard.bounds(0).cleaned.tombstone_horizon, 5);
     let gone = ottla_protocol::types::TopicIdPartition { partition: 99, ..bench.partition() };
     let stale = Cleaned { state: CleanedState::NONE, spent: Vec::new() };
     let passes = vec![(gone, stale.clone()), (bench.partition(), stale)];
     bench.shard.ask(0, crate::command::CommandBody::Cleaned(passes));
-    assert_eq!(bench.shard.bounds(0).tombstone_horizon, 5);
+    assert_eq!(bench.shard.bounds(0).cleaned.tombstone_horizon, 5);
     bench.shard.reload();
-    assert_eq!(bench.shard.bounds(0).tombstone_horizon, 5);
+    assert_eq!(bench.shard.bounds(0).cleaned.tombstone_horizon, 5);
     assert_eq!(bench.input().cleaned.cleaned_to, 6);
 }

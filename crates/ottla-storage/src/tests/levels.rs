@@ -19,7 +19,7 @@ use crate::{
 
 /// Log starts of the partitions that exist; the class is the topic.
 #[derive(Clone, Default)]
-struct Starts(BTreeMap<TopicIdPartition, i64>);
+pub(super) struct Starts(pub(super) BTreeMap<TopicIdPartition, i64>);
 
 impl Alive for Starts {
     fn log_start_offset(&self, partition: &TopicIdPartition) -> Option<i64> {
@@ -31,7 +31,7 @@ impl Alive for Starts {
     }
 }
 
-fn tiny() -> LogOptions {
+pub(super) fn tiny() -> LogOptions {
     LogOptions {
         file_bytes: 16 << 10,
         growth_bytes: 4 << 10,
@@ -49,28 +49,29 @@ fn tiny() -> LogOptions {
 }
 
 /// A log and what should be in it.
-struct World {
-    disk: Arc<dyn Disk>,
-    opened: Opened,
-    starts: Starts,
-    written: Vec<Entry>,
+pub(super) struct World {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) opened: Opened,
+    pub(super) starts: Starts,
+    /// What should be there, in order.
+    pub(super) written: Vec<Entry>,
     position: u64,
-    time: i64,
+    pub(super) time: i64,
 }
 
 impl World {
-    fn new(disk: Arc<dyn Disk>, options: LogOptions) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, options: LogOptions) -> Self {
         let opened = open(disk.clone(), options).expect("opens").finish().expect("begun");
         Self { disk, opened, starts: Starts::default(), written: Vec::new(), position: 0, time: 0 }
     }
 
-    fn end(&self, at: TopicIdPartition) -> i64 {
+    pub(super) fn end(&self, at: TopicIdPartition) -> i64 {
         let own = self.written.iter().rev().find(|entry| entry.partition == at);
         own.map_or(0, |entry| entry.last_offset() + 1)
     }
 
     /// Frames with a batch for some partitions each.
-    fn write(&mut self, frames: usize, partitions: u8, bytes: usize) {
+    pub(super) fn write(&mut self, frames: usize, partitions: u8, bytes: usize) {
         for frame in 0..frames {
             let entries: Vec<Entry> = (1..=partitions)
                 .map(|topic| {
@@ -89,7 +90,7 @@ impl World {
         }
     }
 
-    fn snapshot(&mut self) {
+    pub(super) fn snapshot(&mut self) {
         let info = SnapshotInfo {
             frame_sequence: self.opened.writer.durable_sequence(),
             epoch: self.opened.epoch,
@@ -102,7 +103,7 @@ impl World {
     }
 
     /// Does everything that is to be done; how many changes that were.
-    fn tidy(&mut self, now: i64) -> usize {
+    pub(super) fn tidy(&mut self, now: i64) -> usize {
         let mut changes = 0;
         let horizon = self.opened.snapshots.horizon().expect("known");
         while let Some(change) =
@@ -118,7 +119,7 @@ impl World {
         changes
     }
 
-    fn reopen(&mut self, options: LogOptions) {
+    pub(super) fn reopen(&mut self, options: LogOptions) {
         let mut opening = open(self.disk.clone(), options.clone());
         if matches!(opening, Err(OpenError::Lock(_))) {
             // the lock is the old opening's
@@ -134,26 +135,26 @@ impl World {
     }
 
     /// Everything alive reads as it was written.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         check(&self.opened.reader, &self.written, &self.starts);
     }
 
-    fn names(&self, ending: &str) -> usize {
+    pub(super) fn names(&self, ending: &str) -> usize {
         self.disk.list().expect("listed").iter().filter(|name| name.ends_with(ending)).count()
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let names = self.disk.list().expect("listed");
         let of = |name: &String| self.disk.open(name).expect("there").len().expect("known");
         names.iter().filter(|name| !name.ends_with("tmp")).map(of).sum()
     }
 }
 
-fn check(reader: &LogReader, written: &[Entry], starts: &Starts) {
+pub(super) fn check(reader: &LogReader, written: &[Entry], starts: &Starts) {
     for (at, start) in &starts.0 {
         let own: Vec<Entry> =
             written.iter().filter(|e| e.partition == *at && e.last_offset() >= *start).cloned().collect();
-        assert_eq!(read_all(reader, *at, *start, 3000), joined(&own, *at), "{at:?} from {start}");
+        assert!(read_all(reader, *at, *start, 3000) == joined(&own, *at), "{at:?} from {start}");
     }
 }
 

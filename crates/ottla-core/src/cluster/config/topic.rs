@@ -41,6 +41,8 @@ pub struct TopicConfig {
     pub retention_bytes: i64,
     /// `segment.bytes`.
     pub segment_bytes: i32,
+    /// `segment.ms`.
+    pub segment_ms: i64,
     /// `delete.retention.ms`.
     pub delete_retention_ms: i64,
     /// `min.compaction.lag.ms`.
@@ -154,6 +156,7 @@ impl TopicConfig {
             retention_ms: long("retention.ms"),
             retention_bytes: long("retention.bytes"),
             segment_bytes: int("segment.bytes"),
+            segment_ms: long("segment.ms"),
             delete_retention_ms: long("delete.retention.ms"),
             min_compaction_lag_ms: long("min.compaction.lag.ms"),
             max_compaction_lag_ms: long("max.compaction.lag.ms"),
