@@ -39,7 +39,7 @@ pub(super) fn rebuild(disk: &dyn Disk, found: &Inspection) -> Result<(), String>
         state.control(&entry, time).map_err(|error| format!("the control log is not whole: {error}"))?;
     }
     let taken = take_all(disk, &files, &mut state)?;
-    let last = found.files.iter().filter(|file| !file.file.is_data() && file.frames > 0).next_back();
+    let last = found.files.iter().rfind(|file| !file.file.is_data() && file.frames > 0);
     let last = last.ok_or("the log has no frame")?;
     let end = taken.last.ok_or("the log has no frame")?;
     let (Some(epoch), Some((_, shard_time))) = (last.epoch, last.times) else {

@@ -55,7 +55,7 @@ impl<'a> Progress<'a> {
 
     fn tell(&mut self, opening: &Opening) {
         let frames = opening.report().frames_replayed;
-        if frames % PROGRESS_FRAMES != 0 || self.clock.monotonic() < self.next {
+        if !frames.is_multiple_of(PROGRESS_FRAMES) || self.clock.monotonic() < self.next {
             return;
         }
         let (done, of) = opening.progress();

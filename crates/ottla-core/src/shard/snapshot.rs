@@ -332,7 +332,7 @@ fn section_name(kind: u8) -> Result<&'static str, RestoreError> {
         section::CLEANED => "cleaning of partitions",
         section::TRANSACTIONS..section::GROUPS => "transactional ids",
         section::GROUPS => "committed and pending offsets",
-        section::GROUPS..section::END => "groups",
+        33..section::END => "groups",
         _ => return Err(RestoreError::Kind { kind }),
     })
 }

@@ -106,7 +106,7 @@ impl World {
 
     /// A few, or none; the more haste the copy has, the fewer.
     fn some_steps(&mut self, haste: u64) {
-        if self.rng.next_u64() % haste == 0 {
+        if self.rng.next_u64().is_multiple_of(haste) {
             for _ in 0..1 + self.rng.next_u64() % 3 {
                 self.step();
             }

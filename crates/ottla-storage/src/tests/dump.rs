@@ -23,11 +23,13 @@ fn walk(disk: Arc<dyn Disk>) -> Vec<Found> {
 }
 
 fn batches(all: &[Found]) -> Vec<&Entry> {
-    let batch = |found| match found {
-        &Found::Batch(ref entry) => Some(entry),
-        _ => None,
-    };
-    all.iter().filter_map(batch).collect()
+    let mut batches = Vec::new();
+    for found in all {
+        if let Found::Batch(entry) = found {
+            batches.push(entry);
+        }
+    }
+    batches
 }
 
 fn small() -> LogOptions {

@@ -332,17 +332,30 @@ fn advice(found: &Examination, is_repaired: bool) -> Vec<&'static str> {
     advice
 }
 
+fn range_json(found: &Examination, range: &OffsetRange) -> Value {
+    json!({
+        "topic": found.topics.get(&range.partition.topic_id).map(|topic| topic.name.to_string()),
+        "topic_id": range.partition.topic_id.to_string(),
+        "partition": range.partition.partition,
+        "first_offset": range.first_offset,
+        "last_offset": range.last_offset,
+    })
+}
+
+fn repairs_json(repairs: &Repairs) -> Value {
+    json!({
+        "files": repairs.files.iter().map(|repaired| json!({
+            "file": repaired.name, "kept": repaired.kept, "what": repaired.what,
+        })).collect::<Vec<_>>(),
+        "copy_accepted": repairs.accepted,
+        "snapshot_made": repairs.rebuilt.as_ref().map(Result::is_ok),
+        "snapshot_refused": repairs.rebuilt.as_ref().and_then(|made| made.as_ref().err()),
+    })
+}
+
 fn json_of(found: &Examination, repairs: Option<&Repairs>) -> Value {
     let inspection = &found.inspection;
-    let range = |range: &OffsetRange| {
-        json!({
-            "topic": found.topics.get(&range.partition.topic_id).map(|topic| topic.name.to_string()),
-            "topic_id": range.partition.topic_id.to_string(),
-            "partition": range.partition.partition,
-            "first_offset": range.first_offset,
-            "last_offset": range.last_offset,
-        })
-    };
+    let range = |range: &OffsetRange| range_json(found, range);
     let place = |place: &DamagedPlace| {
         json!({
             "position": place.position,
@@ -394,14 +407,7 @@ fn json_of(found: &Examination, repairs: Option<&Repairs>) -> Value {
         "not_readable": found.lost.iter().map(range).collect::<Vec<_>>(),
         "copied": found.copied,
         "advice": advice(found, repairs.is_some()),
-        "repaired": repairs.map(|repairs| json!({
-            "files": repairs.files.iter().map(|repaired| json!({
-                "file": repaired.name, "kept": repaired.kept, "what": repaired.what,
-            })).collect::<Vec<_>>(),
-            "copy_accepted": repairs.accepted,
-            "snapshot_made": repairs.rebuilt.as_ref().map(Result::is_ok),
-            "snapshot_refused": repairs.rebuilt.as_ref().and_then(|made| made.as_ref().err()),
-        })),
+        "repaired": repairs.map(repairs_json),
         "aside": inspection.aside,
         "unfinished": inspection.unfinished,
         "unknown": inspection.unknown,

@@ -166,6 +166,7 @@ fn repaired(folder: &Path) -> (i32, Value) {
 /// says what to do and changes nothing; and that a repair mends what can be mended, keeps the old bytes, and leaves
 /// the rest as it is.
 #[test]
+#[allow(clippy::too_many_lines)] // one ground for all kinds: it takes long to make
 fn every_kind_of_damage() {
     let at = tempfile::tempdir().expect("a folder");
     let (kept, written) = damaged_ground(at.path());

@@ -68,7 +68,6 @@ async fn fill(broker: &Broker, opening: usize) {
     transaction.send(Record::to("t").partition(1).value(format!("open {opening}"))).await.expect("taken");
     transaction.send_offsets(&[OffsetToCommit::new(at, 99)], &group).await.expect("taken");
     transaction.flush().await.expect("written");
-    std::mem::forget(transaction); // dropping it would abort it
     std::mem::forget(open);
 }
 

@@ -206,6 +206,9 @@ async fn until_file(dir: &Path, fits: impl Fn(&str) -> bool) -> Result<()> {
     }
 }
 
+/// Whether a file's name is that of the moment that is waited for.
+type Fits = fn(&str) -> bool;
+
 /// Kills under load, in a snapshot, in a rewrite.
 pub(super) async fn recovery(options: &Recovery) -> Result<Value> {
     files::create_folders(&options.folder)?;
@@ -219,7 +222,7 @@ pub(super) async fn recovery(options: &Recovery) -> Result<Value> {
     output::note(&format!("{} MiB written in {took:?}", written >> 20));
     let mut load = load;
     let mut figures = serde_json::Map::new();
-    let kinds: [(&str, fn(&str) -> bool); 3] = [
+    let kinds: [(&str, Fits); 3] = [
         ("under load", |_| true),
         ("in a snapshot", |name| name.ends_with(".snapshot.tmp")),
         ("in a rewrite", |name| name.starts_with("data-") && name.ends_with(".tmp")),
