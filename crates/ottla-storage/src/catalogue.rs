@@ -11,6 +11,8 @@
 //!
 //! Invariants: `chain` never goes back; a file that was dropped never comes back; ids are never given twice.
 
+mod chunks;
+
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};

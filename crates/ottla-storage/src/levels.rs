@@ -96,12 +96,14 @@ impl Levels {
     /// Looks for what is to be done next and does it up to the change, which is to be appended. None when there is
     /// nothing to do. May write new files and takes as long as that takes; ends early when the log ends.
     ///
-    /// `horizon`: of the snapshots; `now`: shard time, milliseconds.
+    /// `horizon`: of the snapshots; `now`: shard time, milliseconds; `pace` is told of bytes that rewriting reads and
+    /// writes and takes the time that they may cost; false from it ends the rewriting.
     pub fn run_once(
         &mut self,
         horizon: Option<FrameSequence>,
         now: i64,
         alive: &dyn Alive,
+        pace: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<FilesChange>, LevelsError> {
         if self.shared.has_ended() {
             return Err(LevelsError::Ended);
@@ -111,6 +113,10 @@ impl Levels {
         self.figures.waiting_files = waiting.len() as u64;
         self.figures.waiting_bytes = waiting.iter().map(|account| account.live.seal.length).sum();
         self.count(&accounts);
+        if let Some(last) = last_to_list(&accounts, self.shared.known().catalogue.chain(), EDIT_FILES_MAX) {
+            let listed = Rewritten { files: vec![last], ..Rewritten::default() };
+            return Ok(Some(self.change(Vec::new(), &accounts, listed)));
+        }
         let dead: Vec<&Account> = accounts.iter().filter(|account| !account.is_alive).collect();
         if !dead.is_empty() {
             let dead = dead.into_iter().take(EDIT_FILES_MAX).cloned().collect();
@@ -123,7 +129,7 @@ impl Levels {
             let left: Vec<Account> = accounts.iter().filter(|account| left(account)).cloned().collect();
             drop(known);
             return match self.dirty(&left) {
-                Some(files) => self.rewrite(files, &accounts, alive),
+                Some(files) => self.rewrite(files, &accounts, alive, pace),
                 None => Ok(None),
             };
         }
@@ -131,10 +137,10 @@ impl Levels {
             if !self.is_to_be_rewritten(&run, alive)? {
                 return Ok(Some(self.settle(run, &accounts)));
             }
-            return self.rewrite(run, &accounts, alive);
+            return self.rewrite(run, &accounts, alive, pace);
         }
         match self.dirty(&accounts).or_else(|| self.small(&accounts)) {
-            Some(files) => self.rewrite(files, &accounts, alive),
+            Some(files) => self.rewrite(files, &accounts, alive, pace),
             None => Ok(None),
         }
     }
@@ -286,6 +292,7 @@ impl Levels {
         mut files: Vec<Account>,
         accounts: &[Account],
         alive: &dyn Alive,
+        pace: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<FilesChange>, LevelsError> {
         let ids = |files: &[Account]| files.iter().map(|account| account.live.seal.file).collect();
         let mut parts = survey::parts(&self.shared, &ids(&files));
@@ -300,7 +307,7 @@ impl Levels {
         let newest = files.iter().map(|account| account.live.newest_source).max();
         let newest = newest.expect("something is rewritten");
         let appended = files.iter().filter_map(|account| account.appended).max().unwrap_or(0);
-        match rewrite::rewrite(&self.shared, sources.collect(), (newest, appended), &mut |_| true) {
+        match rewrite::rewrite(&self.shared, sources.collect(), (newest, appended), pace) {
             Ok(rewritten) => {
                 self.figures.bytes_rewritten += rewritten.bytes;
                 let written = rewritten.files.iter().map(|live| (live.seal.file, None));
@@ -375,6 +382,15 @@ impl Levels {
     }
 }
 
+/// A change lists all files of the chain in front of those that it names. When these are very many they are listed in
+/// steps, so that no change is too large to be written and read: up to which file next.
+fn last_to_list(accounts: &[Account], chain: FileId, at_once: usize) -> Option<LiveFile> {
+    let in_chain = |account: &&Account| !account.live.seal.file.is_data() && account.live.seal.file >= chain;
+    let mut chained = accounts.iter().filter(in_chain).map(|account| account.live);
+    let last = chained.nth(at_once - 1)?;
+    chained.nth(at_once).map(|_| last)
+}
+
 /// What is said of a part of a compacted partition.
 pub(crate) fn compacted_part(range: &FileRange) -> CompactedPart {
     CompactedPart {
@@ -382,5 +398,38 @@ pub(crate) fn compacted_part(range: &FileRange) -> CompactedPart {
         first_offset: range.first_offset,
         last_offset: range.last_offset,
         bytes: range.bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_header::Seal;
+
+    fn account(file: FileId) -> Account {
+        let seal = Seal { file, nonce: 1, length: 8192, last_sequence: FrameSequence(1), last_header_crc: 2 };
+        Account {
+            live: LiveFile { seal, is_settled: false, newest_source: file },
+            appended: None,
+            batch_bytes: 1,
+            live_bytes: 1,
+            is_alive: true,
+            classes: BTreeMap::new(),
+        }
+    }
+
+    /// Proves: a chain that is long is listed a part at a time, the oldest first, until what is left fits one change;
+    /// what is listed already, and rewritten files, do not count.
+    #[test]
+    fn long_chains_are_listed_in_steps() {
+        let mut accounts: Vec<Account> = (1..=35).map(|number| account(FileId(number))).collect();
+        accounts.extend((1..=50).map(|number| account(FileId::data(number))));
+        let mut steps = Vec::new();
+        let mut chain = FileId(3);
+        while let Some(last) = last_to_list(&accounts, chain, 10) {
+            steps.push(last.seal.file.0);
+            chain = FileId(last.seal.file.0 + 1);
+        }
+        assert_eq!(steps, [12, 22]);
     }
 }

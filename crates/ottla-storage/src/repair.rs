@@ -111,7 +111,7 @@ pub fn write_snapshot(
     }
     let mut catalogue = Catalogue::default();
     catalogue.apply(&FilesEdit { chain, removed: Vec::new(), added, compacted: Vec::new() });
-    let chunks = std::iter::once(catalogue.encode()).chain(chunks.map(Bytes::from));
+    let chunks = catalogue.chunks().into_iter().chain(chunks.map(Bytes::from));
     snapshot::write_whole(disk, Owner { shard_id, log_id }, nonce, info, chunks)
 }
 

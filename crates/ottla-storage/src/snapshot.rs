@@ -2,7 +2,7 @@
 //!
 //! A snapshot is written under a temporary name in synced steps, read back past the cache and verified, and only
 //! then renamed into place; the two newest good ones are kept. It never runs ahead of the log: `finish` asserts that
-//! the frame it names is durable. The first chunk is the catalogue of live files; what the others mean is the core's
+//! the frame it names is durable. The first chunk (and further ones, if it says so) is the catalogue of live files; what the others mean is the core's
 //! business.
 
 use std::collections::BTreeSet;
@@ -134,12 +134,11 @@ impl SnapshotStore {
         let name = format!("{}.tmp", info.file_name());
         let disk = &self.shared.disk;
         discard(&**disk, &name);
-        self.shared.make_room_for_snapshot();
         let file = disk.create(&name).map_err(|source| io_error(&name, source))?;
         let nonce = self.shared.options.nonces.draw();
         let owner = Owner { shard_id: self.shared.options.shard_id, log_id: self.shared.log_id };
         let header = encode_header(owner, nonce, &info);
-        let catalogue = self.shared.known().catalogue.encode();
+        let catalogue = self.shared.known().catalogue.chunks();
         let mut writer = SnapshotWriter {
             store: self.clone(),
             info,
@@ -152,7 +151,7 @@ impl SnapshotStore {
             finished: false,
         };
         // It may be newer than the frame: replay applies what lies between once more.
-        writer.chunk(&catalogue)?;
+        catalogue.iter().try_for_each(|chunk| writer.chunk(chunk))?;
         Ok(writer)
     }
 
@@ -347,7 +346,6 @@ impl SnapshotWriter {
             .and_then(|()| shared.disk.sync_dir())
             .map_err(|source| io_error(&name, source))?;
         self.finished = true;
-        shared.snapshot_written(self.at);
         self.store.note_verified(&name);
         if let Err(error) = self.store.prune() {
             tracing::warn!(%error, "could not remove old snapshots");
@@ -450,14 +448,19 @@ impl Snapshot {
             state: (HEADER_BYTES as u64, 0),
         };
         let mut at = HEADER_BYTES as u64;
+        let mut further = 0; // chunks of the catalogue behind the first
         for index in 0..snapshot.chunks {
             let data = snapshot.chunk(&mut window, at, index, trailer_at)?;
             let data = data.ok_or_else(|| bad(at, "a damaged snapshot chunk"))?;
             let next = at + (CHUNK_HEADER_BYTES + data.len()) as u64;
             if index == 0 && has_catalogue {
-                let read = Catalogue::decode(&data);
-                snapshot.catalogue = read.ok_or_else(|| bad(at, "no catalogue of files"))?;
+                let read = Catalogue::of_first_chunk(&data);
+                (snapshot.catalogue, further) = read.ok_or_else(|| bad(at, "no catalogue of files"))?;
                 snapshot.state = (next, 1);
+            } else if index > 0 && u64::from(index) <= further {
+                let read = snapshot.catalogue.add_chunk(&data);
+                read.ok_or_else(|| bad(at, "no part of the catalogue of files"))?;
+                snapshot.state = (next, index + 1);
             }
             at = next;
         }

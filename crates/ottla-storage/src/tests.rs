@@ -10,8 +10,6 @@ mod faults;
 mod fixtures;
 mod inspect;
 mod levels;
+mod memory;
 mod power;
-mod space;
 mod support;
-
-use ottla_env::disk::memory;

@@ -130,13 +130,8 @@ impl FilesThread {
         let now = self.time.now_ms(&*self.clock);
         let reader = self.view.reader();
         let buffer = usize::try_from(config.log_cleaner_dedupe_buffer_bytes).unwrap_or(usize::MAX);
-        let mut throttle = Throttle {
-            clock: &*self.clock,
-            ends: &self.ends,
-            began: self.clock.monotonic(),
-            bytes: 0,
-            bytes_per_second: config.log_cleaner_io_max_bytes_per_second,
-        };
+        let bytes_per_second = config.log_cleaner_io_max_bytes_per_second;
+        let mut throttle = Throttle::new(&*self.clock, &self.ends, bytes_per_second);
         let mut later = if self.cleaner.one_by_one { jobs.split_off(1) } else { Vec::new() };
         let pace = &mut |bytes| throttle.pace(bytes);
         let means = Means { key_bytes_max: buffer, rng: &mut OsRng, pace };
@@ -241,7 +236,7 @@ pub(super) fn backoff(image: &Image) -> Duration {
 }
 
 /// Keeps to `log.cleaner.io.max.bytes.per.second`.
-struct Throttle<'a> {
+pub(super) struct Throttle<'a> {
     clock: &'a dyn Clock,
     ends: &'a Receiver<()>,
     began: Duration,
@@ -249,9 +244,14 @@ struct Throttle<'a> {
     bytes_per_second: f64,
 }
 
-impl Throttle<'_> {
+impl<'a> Throttle<'a> {
+    /// Counts from now on.
+    pub(super) fn new(clock: &'a dyn Clock, ends: &'a Receiver<()>, bytes_per_second: f64) -> Self {
+        Self { clock, ends, began: clock.monotonic(), bytes: 0, bytes_per_second }
+    }
+
     /// False when the log has ended meanwhile.
-    fn pace(&mut self, bytes: u64) -> bool {
+    pub(super) fn pace(&mut self, bytes: u64) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         let wanted = Duration::try_from_secs_f64(self.bytes as f64 / self.bytes_per_second.max(1.0));
         loop {

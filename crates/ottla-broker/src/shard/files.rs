@@ -17,9 +17,9 @@ use ottla_core::cluster::{CONTROL_PARTITION, Image};
 use ottla_core::command::CommandBody;
 use ottla_env::clock::Clock;
 use ottla_protocol::types::TopicIdPartition;
-use ottla_storage::{Alive, FilesChange, Levels, LevelsError, Retention, SnapshotStore, Space, SpaceWatch};
+use ottla_storage::{Alive, FilesChange, Levels, LevelsError, Retention, SnapshotStore};
 
-use super::cleaner::{self, CleanerState};
+use super::cleaner::{self, CleanerState, Throttle};
 use super::desk::FilesDesk;
 use super::log_queue::{LogQueue, ToLog};
 use super::log_thread::LogProgress;
@@ -27,8 +27,7 @@ use super::time::SharedTime;
 use super::view::View;
 use super::{Origin, ShardHandle};
 use crate::limits::{
-    FILES_INTERVAL, FULL_DISK_FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY, SNAPSHOT_WISH_FILES,
-    SNAPSHOT_WISH_INTERVAL,
+    FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY, SNAPSHOT_WISH_FILES, SNAPSHOT_WISH_INTERVAL,
 };
 use crate::metrics::Metrics;
 
@@ -49,8 +48,6 @@ pub struct FilesThread {
     pub shard: ShardHandle,
     /// Disconnected when the log ends.
     pub ends: Receiver<()>,
-    /// On a full disk it looks more often.
-    pub space: SpaceWatch,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// The machine's clock.
@@ -78,15 +75,13 @@ impl FilesThread {
         loop {
             let interval = self.check_interval();
             let backoff = cleaner::backoff(&self.view.image()).max(PAUSE_MIN);
-            let is_full = self.space.now() != Space::Enough;
-            let most = if is_full { FULL_DISK_FILES_INTERVAL } else { FILES_INTERVAL };
-            let wait = interval.min(most).min(backoff).max(PAUSE_MIN);
+            let wait = interval.min(FILES_INTERVAL).min(backoff).max(PAUSE_MIN);
             match self.ends.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = self.clock.monotonic();
-            if now >= retention_due || is_full {
+            if now >= retention_due {
                 retention_due = now + interval;
                 self.move_log_starts();
             }
@@ -164,7 +159,9 @@ impl FilesThread {
         loop {
             let published = Published { image: self.view.image(), view: &self.view };
             let now = self.time.now_ms(&*self.clock);
-            let change = self.levels.run_once(horizon, now, &published);
+            let bytes_per_second = published.image.config.log_cleaner_io_max_bytes_per_second;
+            let mut throttle = Throttle::new(&*self.clock, &self.ends, bytes_per_second);
+            let change = self.levels.run_once(horizon, now, &published, &mut |bytes| throttle.pace(bytes));
             let figures = self.levels.figures();
             self.metrics.log.settled_bytes.set(figures.bytes);
             self.metrics.log.garbage_bytes.set(figures.garbage_bytes);

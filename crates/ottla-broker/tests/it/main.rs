@@ -4,7 +4,6 @@ mod admin;
 mod daily;
 mod documents;
 mod faults;
-mod full_disk;
 mod gated;
 mod hostile;
 mod metrics;

@@ -75,7 +75,7 @@ impl Shell {
         if unsynced {
             disk.set_skip_syncs(true);
         }
-        let change = self.log.levels.run_once(horizon, now, &Published(&self.published));
+        let change = self.log.levels.run_once(horizon, now, &Published(&self.published), &mut |_| true);
         if unsynced {
             disk.set_skip_syncs(false);
         }

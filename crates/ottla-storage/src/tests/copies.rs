@@ -148,8 +148,11 @@ impl World {
             return self.opened.levels.unlink(&change);
         }
         let horizon = self.opened.snapshots.horizon().expect("known");
-        if let Some(change) =
-            self.opened.levels.run_once(horizon, self.time, &self.starts).expect("the disk is well")
+        if let Some(change) = self
+            .opened
+            .levels
+            .run_once(horizon, self.time, &self.starts, &mut |_| true)
+            .expect("the disk is well")
         {
             self.opened.writer.append_files(self.time, &change).expect("appended");
             self.change = Some(change);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ottla_env::disk::Disk;
 use ottla_env::disk::sim::SimDisk;
 use ottla_env::rng::{Rng, SeededRng};
@@ -12,9 +13,12 @@ use proptest::prelude::*;
 
 use super::memory::MemoryDisk;
 use super::support::{entry, joined, options, partition, read_all};
+use crate::catalogue::{Catalogue, FilesEdit, LiveFile};
+use crate::file_header::Seal;
+use crate::snapshot::{self, Owner, Snapshot};
 use crate::{
-    Alive, FrameSequence, LevelsOptions, LogOptions, LogReader, OpenError, Opened, ReadError, Retention,
-    SnapshotInfo, open,
+    Alive, FileId, FrameSequence, LevelsError, LevelsOptions, LogOptions, LogReader, OpenError, Opened,
+    ReadError, Retention, SnapshotInfo, open,
 };
 
 /// Log starts of the partitions that exist; the class is the topic.
@@ -107,7 +111,7 @@ impl World {
         let mut changes = 0;
         let horizon = self.opened.snapshots.horizon().expect("known");
         while let Some(change) =
-            self.opened.levels.run_once(horizon, now, &self.starts).expect("the disk is well")
+            self.opened.levels.run_once(horizon, now, &self.starts, &mut |_| true).expect("the disk is well")
         {
             self.opened.writer.append_files(self.time, &change).expect("appended");
             self.check();
@@ -272,8 +276,11 @@ fn damaged_sources_stay() {
     file.write_vectored_at(&[std::io::IoSlice::new(&[0x11; 64])], at).expect("written");
     let horizon = world.opened.snapshots.horizon().expect("known");
     for _ in 0..10 {
-        if let Some(change) =
-            world.opened.levels.run_once(horizon, 1_000_000, &world.starts).expect("the disk is well")
+        if let Some(change) = world
+            .opened
+            .levels
+            .run_once(horizon, 1_000_000, &world.starts, &mut |_| true)
+            .expect("the disk is well")
         {
             world.opened.writer.append_files(world.time, &change).expect("appended");
             world.opened.levels.unlink(&change);
@@ -287,6 +294,55 @@ fn damaged_sources_stay() {
         (0..world.end(at)).any(|offset| matches!(read(offset), Err(ReadError::Corrupt { .. })))
     });
     assert!(refused, "the damaged batch is refused");
+}
+
+/// Proves: rewriting tells of the bytes that it reads and writes, so that it can be throttled, and when it is stopped it
+/// leaves nothing behind.
+#[test]
+fn rewriting_can_be_throttled_and_stopped() {
+    let mut world = World::new(Arc::new(MemoryDisk::default()), tiny());
+    world.write(14, 4, 700);
+    world.snapshot();
+    world.write(6, 4, 700);
+    world.snapshot();
+    let horizon = world.opened.snapshots.horizon().expect("known");
+    let names = world.disk.list().expect("listed");
+    let stopped = world.opened.levels.run_once(horizon, 1_000_000, &world.starts, &mut |_| false);
+    assert!(matches!(stopped, Err(LevelsError::Ended)), "{:?}", stopped.map(|change| change.is_some()));
+    assert_eq!(world.disk.list().expect("listed"), names);
+    let mut told = 0;
+    let mut pace = |bytes| {
+        told += bytes;
+        true
+    };
+    let change = world.opened.levels.run_once(horizon, 1_000_000, &world.starts, &mut pace);
+    let written = change.expect("the disk is well").expect("there is something to rewrite").bytes_written();
+    assert!(written > 0 && told > written / 2, "{told} bytes told of, {written} written");
+}
+
+/// Proves: a snapshot whose catalogue takes several chunks is read back with all of it, and its state begins behind them.
+#[test]
+fn a_catalogue_of_many_chunks_is_in_a_snapshot() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::default());
+    let seal =
+        |file| Seal { file, nonce: 1, length: 8192, last_sequence: FrameSequence(1), last_header_crc: 2 };
+    let live = |number| {
+        let file = FileId(number);
+        LiveFile { seal: seal(file), is_settled: false, newest_source: file }
+    };
+    let added = (1..=450_000).map(live).collect();
+    let mut catalogue = Catalogue::default();
+    catalogue.apply(&FilesEdit { chain: FileId(500_000), removed: Vec::new(), added, compacted: Vec::new() });
+    let info = SnapshotInfo { frame_sequence: FrameSequence(9), epoch: 1, position: 3, shard_time: 4 };
+    let owner = Owner { shard_id: 0, log_id: 7 };
+    let state = [Bytes::from_static(b"the state"), Bytes::from_static(b"and more of it")];
+    let chunks = catalogue.chunks();
+    assert!(chunks.len() > 1);
+    snapshot::write_whole(&*disk, owner, 5, &info, chunks.into_iter().chain(state.clone())).expect("written");
+    let Ok(read) = Snapshot::open(&*disk, &info.file_name(), owner) else { panic!("it is not damaged") };
+    assert!(read.catalogue == catalogue, "all of the catalogue");
+    let found: Result<Vec<Bytes>, _> = read.into_chunks(&*disk).expect("opened").collect();
+    assert_eq!(found.expect("sound"), state);
 }
 
 /// Proves: a power cut at every single change of the disk while files are dropped and rewritten loses nothing alive,
@@ -306,7 +362,7 @@ fn power_cuts_at_every_step() {
         let mut finished = true;
         let horizon = world.opened.snapshots.horizon().expect("known");
         loop {
-            match world.opened.levels.run_once(horizon, 1_000_000, &world.starts) {
+            match world.opened.levels.run_once(horizon, 1_000_000, &world.starts, &mut |_| true) {
                 Ok(Some(change)) if world.opened.writer.append_files(world.time, &change).is_ok() => {
                     world.opened.levels.unlink(&change);
                 }
