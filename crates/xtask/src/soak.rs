@@ -33,7 +33,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 45)]
     minutes: u64,
     /// Shortest and longest time between two kills, seconds
-    #[arg(long, default_values_t = [120, 240], num_args = 2)]
+    #[arg(long, default_values_t = [180, 280], num_args = 2)]
     kill: Vec<u64>,
     /// Percent of the usual load
     #[arg(long, default_value_t = 100)]
@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// This binary as the broker, instead of a release build of this tree
     #[arg(long)]
     broker: Option<PathBuf>,
+    /// This binary as the load, instead of a build of the example `longhaul`
+    #[arg(long)]
+    program: Option<PathBuf>,
     /// Where the samples go, besides docs/soak.csv
     #[arg(long)]
     csv: Option<PathBuf>,
@@ -85,7 +88,7 @@ impl Options {
         let mut command = format!("cargo xtask prove soak --minutes {minutes} --seed {seed}");
         command += &if *load == 100 { String::new() } else { format!(" --load {load}") };
         command +=
-            &if kill[..] == [120, 240] { String::new() } else { format!(" --kill {} {}", kill[0], kill[1]) };
+            &if kill[..] == [180, 280] { String::new() } else { format!(" --kill {} {}", kill[0], kill[1]) };
         command
     }
 
@@ -99,7 +102,10 @@ impl Options {
         if self.kill[0] < 5 || self.kill[0] > self.kill[1] {
             bail!("--kill takes two times in seconds, the first at least 5 and not above the second");
         }
-        let program = workspace.example("ottla-client", "longhaul")?;
+        let program = match &self.program {
+            Some(program) => program.canonicalize().with_context(|| format!("no {}", program.display()))?,
+            None => workspace.example("ottla-client", "longhaul")?,
+        };
         let http = free_port()?;
         let config = workspace.target.join(format!("soak-{}.toml", std::process::id()));
         std::fs::write(&config, format!("\"http.listen\" = \"127.0.0.1:{http}\"{SETTINGS}"))?;

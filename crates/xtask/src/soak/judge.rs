@@ -17,7 +17,7 @@ const MEMORY_PERCENT: f64 = 1.0;
 /// Descriptors and disk count as flat up to this, percent in ten minutes.
 const FLAT_PERCENT: f64 = 2.0;
 /// Ages of a life, in seconds, at which lives are compared.
-const AGES: (f64, f64) = (50.0, 240.0);
+const AGES: (f64, f64) = (110.0, 180.0);
 
 /// The answer to one question.
 #[derive(Clone, Debug)]
@@ -128,12 +128,12 @@ pub(crate) fn table(verdicts: &[Verdict]) -> String {
 mod tests {
     use super::*;
 
-    /// A run of 45 minutes, killed every three minutes for two thirds of it; memory and disk as given by second and age.
+    /// A run of 45 minutes, killed every 200 seconds for two thirds of it; memory and disk as given by second and age.
     fn samples(rss: impl Fn(f64, f64) -> f64, disk: impl Fn(f64) -> f64) -> Vec<Sample> {
         let at = |step: u32| {
             let second = f64::from(step) * 10.0;
-            let life = (second / 180.0).floor().min(10.0);
-            let age = second - life * 180.0;
+            let life = (second / 200.0).floor().min(9.0);
+            let age = second - life * 200.0;
             Sample::of(&[
                 ("second", second),
                 ("life", life),
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(found(&samples(calm, even)), [true, true, true, true]);
         let kept = |second: f64, age: f64| calm(second, age) + 6e3 * second.min(1800.0);
         assert_eq!(found(&samples(kept, even)), [false, true, true, true]);
-        let leaking = |second: f64, age: f64| calm(second, age) + 6e3 * (age - 180.0).max(0.0);
+        let leaking = |second: f64, age: f64| calm(second, age) + 6e3 * (age - 200.0).max(0.0);
         assert_eq!(found(&samples(leaking, even)), [true, false, true, true]);
         assert_eq!(found(&samples(calm, |second| 5e8 + 3e4 * second)), [true, true, true, false]);
     }
