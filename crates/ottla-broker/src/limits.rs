@@ -78,6 +78,8 @@ pub const SNAPSHOT_WISH_FILES: u64 = 8;
 pub const SNAPSHOT_WISH_INTERVAL: Duration = Duration::from_secs(30);
 /// Looks for what is due to be compacted, one after another, before the other duties of the files thread.
 pub const CLEANING_ROUNDS: usize = 64;
+/// Between two files that are sealed early, at least.
+pub const ROLL_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// How often the cleaner looks whether what it waits for has happened.
 pub const CLEANING_STEP: Duration = Duration::from_millis(5);
 /// Partitions that are compacted into the same files in one go.

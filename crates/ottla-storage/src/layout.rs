@@ -11,7 +11,7 @@ use ottla_env::disk::File;
 /// the page of the cache).
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Version of the files' format, as written. A newer one is refused.
-pub(crate) const FORMAT_VERSION: u16 = 2;
+pub(crate) const FORMAT_VERSION: u16 = 3;
 /// The oldest version that is still read.
 pub(crate) const FORMAT_VERSION_MIN: u16 = 1;
 /// Disk reads and zero fills go in steps of this.

@@ -22,7 +22,7 @@ use super::Origin;
 use super::cleaning::{self, Cleaned, CleaningError, Compacted, Job, Look, Means};
 use super::files::{Ended, FilesThread};
 use super::log_queue::ToLog;
-use crate::limits::{CLEANING_ROUNDS, CLEANING_STEP};
+use crate::limits::{CLEANING_ROUNDS, CLEANING_STEP, ROLL_PAUSE_MIN};
 
 /// What the files thread remembers of compaction.
 #[derive(Default)]
@@ -45,7 +45,9 @@ impl FilesThread {
         for _ in 0..CLEANING_ROUNDS {
             let (due, in_use) = self.look_for_due(&image);
             if !due.is_empty() {
-                self.clean_due(&image, due)?;
+                if !self.clean_due(&image, due)? {
+                    return Ok(());
+                }
             } else if !in_use || !self.roll(&image)? {
                 return Ok(());
             }
@@ -94,21 +96,28 @@ impl FilesThread {
         }
     }
 
-    /// Makes the passes, as many together as there is memory for.
-    fn clean_due(&mut self, image: &Image, due: Vec<(Compacted, Plan)>) -> Result<(), Ended> {
+    /// Makes the passes, as many together as there is memory for. False when none was made, or something failed.
+    fn clean_due(&mut self, image: &Image, due: Vec<(Compacted, Plan)>) -> Result<bool, Ended> {
         let wanted = due.iter().map(|(compacted, _)| compacted.partition).collect();
         let mut inputs = self.durable_state()?.clean_inputs(&wanted);
         let jobs = due.into_iter().filter_map(|(compacted, plan)| {
             Some(Job::new(compacted, inputs.remove(&compacted.partition)?, plan))
         });
         let mut jobs: Vec<Job> = jobs.collect();
+        let (mut made, mut is_well) = (false, true);
         while !jobs.is_empty() {
             let before = jobs.iter().map(|job| job.compacted.partition).collect::<Vec<_>>();
             match self.make_passes(image, &mut jobs) {
-                Ok(Some(cleaned)) => self.finish_passes(image, cleaned)?,
+                Ok(Some(cleaned)) => {
+                    self.finish_passes(image, cleaned)?;
+                    made = true;
+                }
                 Ok(None) => {}
                 Err(CleaningError::Files(CleanError::Ended | CleanError::Stopped)) => return Err(Ended),
-                Err(CleaningError::Read { partition, source }) => self.give_up_on(partition, &source),
+                Err(CleaningError::Read { partition, source }) => {
+                    self.give_up_on(partition, &source);
+                    is_well = false;
+                }
                 Err(CleaningError::Files(error)) => {
                     tracing::warn!(%error, "compaction has failed; it is tried again");
                     let taken = &before[..before.len() - jobs.len()];
@@ -117,12 +126,12 @@ impl FilesThread {
                     }
                     // Together they have failed: next time one by one, so that one does not hold up the others.
                     self.cleaner.one_by_one = taken.len() > 1;
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
         self.cleaner.one_by_one = false;
-        Ok(())
+        Ok(made && is_well)
     }
 
     fn make_passes(&mut self, image: &Image, jobs: &mut Vec<Job>) -> Result<Option<Cleaned>, CleaningError> {
@@ -197,7 +206,7 @@ impl FilesThread {
     /// Seals the file in use, unless that was done a moment ago.
     fn roll(&mut self, image: &Image) -> Result<bool, Ended> {
         let now = self.clock.monotonic();
-        let pause = backoff(image);
+        let pause = backoff(image).max(ROLL_PAUSE_MIN);
         if self.cleaner.rolled.is_some_and(|rolled| now.saturating_sub(rolled) < pause) {
             return Ok(false);
         }

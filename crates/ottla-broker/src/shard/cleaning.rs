@@ -323,3 +323,6 @@ impl BatchFilter for Filter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

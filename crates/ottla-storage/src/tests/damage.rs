@@ -332,14 +332,14 @@ fn newer_and_foreign_folders_stay_as_they_are() {
     let name = newest(&image);
     let mut newer = image.clone();
     for copy in [0, 2048] {
-        newer.0.get_mut(&name).expect("there")[copy + 9] = 3;
+        newer.0.get_mut(&name).expect("there")[copy + 9] = 4;
     }
     let mut foreign = Image::default();
     foreign.0.insert("wal.dat".to_owned(), vec![1; 100]);
     for (image, is_newer) in [(newer, true), (foreign, false)] {
         let disk = image.disk();
         let refused = reopen(&disk, small()).err().expect("refused");
-        assert_eq!(matches!(refused, OpenError::Newer { version: 3, .. }), is_newer, "{refused}");
+        assert_eq!(matches!(refused, OpenError::Newer { version: 4, .. }), is_newer, "{refused}");
         assert_eq!(Image::of(&*disk).0, image.0, "untouched");
     }
 }

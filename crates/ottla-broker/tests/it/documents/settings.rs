@@ -37,15 +37,16 @@ of the log (`log.file.bytes`) holds of the partition, or a batch of the file in 
 which the limit falls. It is as old as its largest timestamp, also when that lies in the future; without timestamps it
 is as old as its file. The space comes back once two snapshots (`snapshot.log.bytes`) contain what was deleted.
 
-**Not effective yet:** topics are not compacted. What is about that (marked \"kept\") is taken, checked, stored and
-shown, and nothing follows it. A tombstone stays.
+Compaction (`cleanup.policy=compact`) goes through what sealed files of the log hold of a partition, up to the last
+stable offset. What is in the file in use is left alone, as Kafka leaves the active segment, until the file is full, or
+until the partition has `segment.bytes` there, or something there is older than `segment.ms` or
+`max.compaction.lag.ms`, and the partition is due: then that file is sealed early, at most once in
+`log.cleaner.backoff.ms`. Internal topics are compacted with a dirty ratio of 0.5 at most, and their tombstones go a
+minute after a pass has met them.
+
 \"Without effect\" is said of what means nothing here and is taken so that tools go on.
 
 ";
-
-/// Settings that are stored and that nothing follows yet: of topics, and the broker's defaults of them.
-const KEPT: &[&str] =
-    &["delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms"];
 
 /// Defaults that are not Kafka's, with the reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
@@ -84,7 +85,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["group.share.", "share."], "share groups are not there"),
     (&["group.streams."], "groups of Kafka Streams' own protocol are not there"),
     (&["errors.deadletterqueue."], "dead letter queues are of share groups"),
-    (&["log.cleaner."], "the cleaner's own work: comes with compaction"),
+    (&["log.cleaner."], "the cleaner is one thread, and reads as everybody reads"),
     (&["log.dir", "log.flush.offset.", "log.flush.start.offset.", "log.dir.failure.timeout.ms", "cordoned.log.dirs",
        "num.recovery.threads.per.data.dir"],
         "one log in one folder, with files of `log.file.bytes`, synced before every answer, recovered in one pass"),
@@ -157,12 +158,6 @@ fn absent_of_groups(name: &str) -> Option<&'static str> {
     ABSENT_OF_GROUPS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, why)| *why)
 }
 
-/// The setting of a topic that this one of the broker is the default of.
-fn is_kept(name: &str) -> bool {
-    let of_topic = |definition: &&Definition| definition.name == name || definition.synonym == Some(name);
-    topic_definitions().iter().filter(of_topic).any(|definition| KEPT.contains(&definition.name))
-}
-
 fn row(text: &mut String, setting: &Listed) {
     let Listed { name, about, bound, .. } = setting;
     let default = match setting.default.as_deref() {
@@ -178,10 +173,9 @@ fn row(text: &mut String, setting: &Listed) {
     let other = OTHER_DEFAULTS.iter().find(|(other, _)| other == name).map_or("", |(_, why)| *why);
     let other =
         if other.is_empty() { String::new() } else { format!(" Kafka's default is another: {other}.") };
-    let kept = if is_kept(name) { " Kept." } else { "" };
     let kind = type_name(setting.kind);
     let about = sentence(about);
-    writeln!(text, "| `{name}` | {kind} | {default} | {bound} | {change} | {about}{kept}{other} |")
+    writeln!(text, "| `{name}` | {kind} | {default} | {bound} | {change} | {about}{other} |")
         .expect("to memory");
 }
 
@@ -211,9 +205,8 @@ column, and so changes with it.
         let default =
             if definition.default.is_empty() { "empty" } else { &format!("`{}`", definition.default) };
         let synonym = definition.synonym.map_or("none".to_owned(), |synonym| format!("`{synonym}`"));
-        let kept = if is_kept(name) { " Kept." } else { "" };
         let kind = type_name(*kind);
-        writeln!(text, "| `{name}` | {kind} | {default} | {rule} | {documentation}{kept} | {synonym} |")
+        writeln!(text, "| `{name}` | {kind} | {default} | {rule} | {documentation} | {synonym} |")
             .expect("to memory");
     }
     text += "\nBatches are compressed anew when `compression.type` names another codec than they were sent in. Levels count for
