@@ -7,7 +7,9 @@
 //! then what the control log says of partitions' starts and cleaning.
 //!
 //! What cannot be had this way: producers that a partition had forgotten are known again until they expire anew, and
-//! where offsets are missing, so is what was in them. Neither makes a record up or gives an offset twice.
+//! where offsets are missing, so is what was in them. Neither makes a record up or gives an offset twice. Of a partition
+//! that was compacted files may still hold batches that compaction has left out, and only snapshots say which count: then
+//! there is no state to be had.
 
 use ottla_protocol::entry::{Entry, EntryKind};
 use ottla_protocol::types::TopicIdPartition;
@@ -93,7 +95,7 @@ impl Rebuild {
     /// The state, at the position and epoch of the last frame that is left.
     ///
     /// # Errors
-    /// When what the control log says of partitions makes no sense.
+    /// When a partition was compacted, or what the control log says of partitions makes no sense.
     pub fn finish(mut self, position: Position, shard_epoch: i32) -> Result<ShardState, &'static str> {
         let mut effects = Effects::default();
         for record in self.later {
@@ -106,7 +108,12 @@ impl Rebuild {
                     }
                     *partition
                 }
-                ControlRecord::Cleaned { partition, .. } => *partition,
+                ControlRecord::Cleaned { partition, .. } => {
+                    if self.state.partitions.slot(*partition).is_some() {
+                        return Err("a partition was compacted, and which of its batches count is not known");
+                    }
+                    continue;
+                }
                 _ => continue, // producers that were forgotten are known again until they expire
             };
             if self.state.partitions.slot(partition).is_some() {
