@@ -1,4 +1,7 @@
-//! `ottla doctor`: looks into a broker's folder and explains it; with `--repair` mends what can be mended.
+//! `ottla doctor`: looks into a broker's folder and explains it; with `--repair` mends what can be mended. Of the state
+//! folder of a streams application it tells what is there.
+
+mod state;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +23,7 @@ use crate::text;
   ottla doctor /var/lib/ottla
   ottla doctor ./ottla-data --json
   ottla doctor ./ottla-data --repair
+  ottla doctor ./state               a streams application's: what lies set aside
 
 All of the log is read and every frame checked; nothing is written, not even the lock file. A folder
 that a broker works on is refused: stop the broker, or look at a copy (`ottla backup`).
@@ -43,6 +47,15 @@ pub(crate) struct Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let applications = state::find(&options.dir)?;
+    if !applications.is_empty() {
+        if options.json {
+            output::json(&state::json_of(&applications))?;
+        } else {
+            state::explain(&applications)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut progress = Progress::new("MiB read", 0);
     let mut told = |done: u64, of: u64| progress.at((done >> 20) as usize, (of >> 20) as usize);
     let repairs = match options.repair {
