@@ -10,7 +10,10 @@
 //! Not here: remote queries, standby replicas.
 
 mod assignor;
+mod leftovers;
 mod member;
+mod metrics;
+mod ordeal;
 mod query;
 mod restore;
 mod settings;
@@ -29,6 +32,7 @@ use ottla_env::time;
 use tokio::sync::{mpsc, watch};
 
 use self::member::{Hands, Member, ToMember};
+pub use self::metrics::{AppMetrics, METRICS, Metric};
 pub use self::query::{QueryError, StoreQuery};
 pub use self::settings::{AppSettings, Reset, SettingError, Stores};
 use self::shared::Shared;
@@ -37,7 +41,7 @@ use crate::port::PortError;
 use crate::record::TaskId;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::topology::{PlanError, Topology};
-use crate::worker::{Budget, WorkerMetrics};
+use crate::worker::{Budget, Guarantee};
 
 /// Events of workers that may wait.
 const TOLD_MAX: usize = 1024;
@@ -117,17 +121,6 @@ pub enum AppError {
     Failed(String),
 }
 
-/// Figures of an application.
-#[derive(Clone, Debug)]
-pub struct AppMetrics {
-    /// By worker.
-    pub workers: Vec<Arc<WorkerMetrics>>,
-    /// Changelog records left to replay, by task that is being restored.
-    pub restore_left: BTreeMap<TaskId, i64>,
-    /// Uncommitted bytes of all workers.
-    pub uncommitted_bytes: usize,
-}
-
 /// A running application. Dropped, it ends without handing over: as if it had crashed, which costs nothing but time.
 pub struct App {
     topology: Topology,
@@ -148,6 +141,24 @@ impl std::fmt::Debug for App {
     }
 }
 
+/// Notes the transactional ids that are to be taken, and ends what others of earlier starts left open.
+async fn take_over(
+    settings: &Arc<AppSettings>,
+    shared: &Shared,
+    dir: &StateDir,
+) -> Result<(), StateDirError> {
+    let wanted = match settings.guarantee {
+        Guarantee::ExactlyOnce => settings.workers,
+        Guarantee::AtLeastOnce => 0,
+    };
+    let earlier = dir.writers()?;
+    dir.set_writers(wanted.max(earlier))?;
+    if leftovers::fence(settings, shared, (wanted..earlier).collect()).await {
+        dir.set_writers(wanted)?;
+    }
+    Ok(())
+}
+
 impl App {
     /// Starts a topology under its name: checks and makes topics, takes the transactional ids, joins the group.
     /// Returns once it is a member on its way; [`App::wait_running`] waits for its tasks. Within a tokio runtime with
@@ -161,6 +172,8 @@ impl App {
         let shared = Arc::new(Shared::new(topology.name(), &dir.identity().process_id));
         let on_disk = Arc::new(Mutex::new(dir.tasks()?.into_iter().collect::<BTreeSet<TaskId>>()));
         let budget = Budget::new(settings.uncommitted_bytes_max);
+        take_over(&settings, &shared, &dir).await?;
+        shared.count_asides(&dir);
         let (tell, told) = mpsc::channel(TOLD_MAX);
         let mut workers = Vec::new();
         for index in 0..settings.workers {
@@ -196,13 +209,14 @@ impl App {
             member::consumer_settings(&settings, &topology, group_instance_id.as_deref(), &on_disk);
         let consumer = Consumer::connect(consumer).await?;
         let held = member::Held::new(workers.iter().map(|worker| Arc::clone(&worker.metrics)).collect());
-        let hands =
-            Arc::new(Hands { topology: topology.clone(), plan, shared, restores, held: Mutex::new(held) });
+        let (held, fault) = (Mutex::new(held), Mutex::default());
+        let hands = Arc::new(Hands { topology: topology.clone(), plan, shared, restores, held, fault });
         let (commands, queue) = mpsc::channel(4);
         let (state, watched) = watch::channel(AppState::Joining);
         let member = Member {
             settings: Arc::clone(&settings),
             hands: Arc::clone(&hands),
+            dir: Arc::clone(&dir),
             admin,
             consumer,
             workers,
@@ -266,12 +280,13 @@ impl App {
         self.wait().await
     }
 
-    /// Figures.
+    /// Figures; [`AppMetrics::text`] is a page of them for a scraper.
     pub fn metrics(&self) -> AppMetrics {
         AppMetrics {
             workers: self.hands.held().metrics.clone(),
             restore_left: self.hands.shared.restoring(),
             uncommitted_bytes: self.budget.used(),
+            set_aside: self.hands.shared.set_aside(),
         }
     }
 

@@ -91,7 +91,7 @@ pub struct EngineStats {
 }
 
 /// Why an engine did not do it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// The bytes on disk are not what was written.
     #[error("the state in {folder} is damaged: {reason}")]
@@ -111,7 +111,7 @@ pub enum EngineError {
         /// What the system said.
         reason: String,
     },
-    /// Somebody else has it open.
+    /// Somebody else has it open, or it is being closed at this moment.
     #[error(
         "the state in {folder} is in use by another process; stop it, or give this one a folder of its own"
     )]
@@ -119,6 +119,22 @@ pub enum EngineError {
         /// The engine's folder.
         folder: String,
     },
+    /// Snapshots that were given to queries of this process keep it open, and it cannot be used on as it is.
+    #[error(
+        "the state in {folder} is kept open by a snapshot that a query of this process still holds: drop \
+         snapshots (StoreQuery::snapshot, snapshots, snapshot_at_least) soon after they were read"
+    )]
+    Held {
+        /// The engine's folder.
+        folder: String,
+    },
+}
+
+impl EngineError {
+    /// Whether opening may work a moment later: it is held or being closed in this process.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Locked { .. } | Self::Held { .. })
+    }
 }
 
 /// Keys and values of a scan.

@@ -64,6 +64,21 @@ pub struct Opened {
     pub set_aside: Option<(PathBuf, String)>,
 }
 
+impl OpenError {
+    /// The disk refuses. It may be that it works again later.
+    pub fn is_io(&self) -> bool {
+        match self {
+            Self::Dir(error) => matches!(error, StateDirError::Io { .. }),
+            Self::State(error) => error.is_io(),
+        }
+    }
+
+    /// Somebody in this process still has the stores open.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::State(StateError::Engine(error)) if error.is_held())
+    }
+}
+
 impl StateOpener {
     /// With the default limits.
     pub fn new(kind: EngineKind) -> Self {
@@ -79,6 +94,27 @@ impl StateOpener {
             EngineKind::Memory => Ok(Box::new(MemEngine::alone(names))),
             #[cfg(feature = "rocksdb")]
             EngineKind::Rocks(shared) => Ok(Box::new(RocksEngine::open(folder, names, shared)?)),
+        }
+    }
+
+    /// Whether an engine is open in this process: a snapshot of a query keeps it so when its task has gone.
+    #[cfg_attr(
+        not(feature = "rocksdb"),
+        expect(unused_variables, reason = "only an engine on disk has a folder")
+    )]
+    pub fn is_open(&self, folder: &Path) -> bool {
+        match &self.kind {
+            EngineKind::Memory => false,
+            #[cfg(feature = "rocksdb")]
+            EngineKind::Rocks(_) => crate::engine::rocks::is_open(folder),
+        }
+    }
+
+    /// An open engine's folder must not be renamed.
+    fn check_closed(&self, folder: &Path) -> Result<(), EngineError> {
+        match self.is_open(folder) {
+            true => Err(EngineError::Held { folder: folder.display().to_string() }),
+            false => Ok(()),
         }
     }
 
@@ -140,14 +176,28 @@ impl StateOpener {
                 task.drop_rebuild()?;
                 None
             }
-            (Place::Current, Some(why)) => {
-                let aside = task.set_aside(&why)?;
-                tracing::error!(task = %task.id(), why, ?aside, "damaged state is set aside and rebuilt");
-                aside.map(|path| (path, why))
-            }
+            (Place::Current, Some(why)) => self.set_aside(task, &why)?.map(|path| (path, why)),
             _ => return Err(error.into()),
         };
         Ok(Opened { state: open()?, set_aside })
+    }
+
+    /// Moves a task's damaged engine out of the way, so that the next [`StateOpener::open`] begins with an empty one. It
+    /// must be closed: `Held` when it is not.
+    pub fn set_aside(&self, task: &TaskDir, why: &str) -> Result<Option<PathBuf>, OpenError> {
+        self.check_closed(&task.current()).map_err(StateError::from)?;
+        let aside = task.set_aside(why)?;
+        tracing::error!(task = %task.id(), why, ?aside, "damaged state is set aside and rebuilt");
+        Ok(aside)
+    }
+
+    /// Puts a task's rebuilt engine in the place of the one in use, which is set aside. Both must be closed: `Held` when
+    /// they are not.
+    pub fn swap(&self, task: &TaskDir, why: &str) -> Result<Option<PathBuf>, OpenError> {
+        for folder in [task.current(), task.rebuild()] {
+            self.check_closed(&folder).map_err(StateError::from)?;
+        }
+        Ok(task.swap(why)?)
     }
 }
 

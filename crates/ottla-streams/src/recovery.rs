@@ -186,6 +186,11 @@ impl Recovery {
         self.plan.task
     }
 
+    /// Records that were replayed so far.
+    pub fn replayed(&self) -> u64 {
+        self.start.replayed
+    }
+
     /// Offsets between the stores' positions and their targets; 0 before the targets are known.
     pub fn left(&self, state: &TaskState) -> i64 {
         let pairs = self.targets.iter().zip(&state.meta().stores);

@@ -19,6 +19,7 @@ mod spill;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -124,6 +125,11 @@ impl StateError {
             _ => None,
         }
     }
+
+    /// The disk refused; the same may work later.
+    pub fn is_io(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Io { .. }))
+    }
 }
 
 /// The stores of a task. Owned by one thread.
@@ -135,6 +141,8 @@ pub struct TaskState {
     spill: spill::Spill,
     /// The last snapshot that was given out, as long as it is the newest boundary.
     committed: Mutex<Option<Arc<Committed>>>,
+    /// A read that failed, whatever became of its error: see [`TaskState::take_fault`].
+    fault: Cell<Option<EngineError>>,
 }
 
 impl fmt::Debug for TaskState {
@@ -177,7 +185,8 @@ impl TaskState {
         }
         let overlay = Overlay::new(specs.len());
         let spill = spill::Spill::default();
-        Ok(Self { engine, specs: specs.to_vec(), meta, overlay, spill, committed: Mutex::new(None) })
+        let (specs, committed, fault) = (specs.to_vec(), Mutex::new(None), Cell::new(None));
+        Ok(Self { engine, specs, meta, overlay, spill, committed, fault })
     }
 
     /// Uncommitted entries beyond `bytes_max` go to an engine that `factory` makes, instead of staying in memory.
@@ -205,7 +214,7 @@ impl TaskState {
             Known::Deleted => return Ok(None),
             Known::Nothing => {}
         }
-        match self.spill.get(store, key)? {
+        match self.spill.get(store, key).map_err(|error| self.note(error))? {
             Known::Value(value) => return Ok(Some(value)),
             Known::Deleted => return Ok(None),
             Known::Nothing => {}
@@ -213,7 +222,19 @@ impl TaskState {
         if self.overlay.range_deleted(store, key) {
             return Ok(None);
         }
-        Ok(self.engine.get(store, key)?)
+        Ok(self.engine.get(store, key).map_err(|error| self.note(error))?)
+    }
+
+    /// Remembers that a read has failed.
+    fn note(&self, error: EngineError) -> EngineError {
+        self.fault.set(Some(error.clone()));
+        error
+    }
+
+    /// The error of a read that has failed since the last call or rollback: what was made of its answer must not be
+    /// committed, also when whoever asked has passed over the error.
+    pub(crate) fn take_fault(&self) -> Option<EngineError> {
+        self.fault.take()
     }
 
     /// Keys of a range with their values, uncommitted writes included.
@@ -233,7 +254,7 @@ impl TaskState {
         Box::new(all.filter_map(|found| match found {
             Ok((key, Some(value))) => Some(Ok((key, value))),
             Ok((_, None)) => None,
-            Err(error) => Some(Err(error)),
+            Err(error) => Some(Err(self.note(error))),
         }))
     }
 
@@ -314,6 +335,7 @@ impl TaskState {
     pub fn rollback(&mut self) {
         self.overlay.clear();
         self.spill.clear();
+        self.fault.set(None);
     }
 
     /// Brings a store forward with committed records of its changelog, and says where it is now, in one batch.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! <dir>/<application id>/identity         process id, instance id, member id; on which machine it was written
+//! <dir>/<application id>/writers          how many transactional ids were ever taken under that identity
 //! <dir>/<application id>/lock             held while a process runs
 //! <dir>/<application id>/tasks/0_3/current     the task's engine
 //! <dir>/<application id>/tasks/0_3/rebuild     an engine that is being rebuilt, until it takes the place of current
@@ -34,6 +35,9 @@ use crate::record::TaskId;
 
 pub use identity::Identity;
 
+const WRITERS: &str = "writers";
+/// More than any number of workers: what is beyond it in the file was not written by us.
+const WRITERS_MAX: usize = 4096;
 const TASKS: &str = "tasks";
 const CURRENT: &str = "current";
 const REBUILD: &str = "rebuild";
@@ -78,6 +82,7 @@ fn io_at(folder: &Path) -> impl FnOnce(io::Error) -> StateDirError {
 #[derive(Debug)]
 pub struct StateDir {
     root: PathBuf,
+    disk: OsDisk,
     identity: Identity,
     _lock: LockGuard,
 }
@@ -100,7 +105,27 @@ impl StateDir {
             LockError::Io(source) => StateDirError::Io { folder: root.clone(), source },
         })?;
         let identity = Identity::load_or_make(&disk, application_id).map_err(io_at(&root))?;
-        Ok(Self { root, identity, _lock: lock })
+        Ok(Self { root, disk, identity, _lock: lock })
+    }
+
+    /// How many workers may have taken a transactional id under this identity, in earlier starts too: their numbers are
+    /// below it.
+    pub fn writers(&self) -> Result<usize, StateDirError> {
+        let path = self.root.join(WRITERS);
+        let text = match files::read_text(&path, 4096) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            other => other.map_err(io_at(&path))?,
+        };
+        let of_us = text.split_once(' ').filter(|(process_id, _)| *process_id == self.identity.process_id);
+        let count = of_us.and_then(|(_, count)| count.trim().parse().ok());
+        Ok(count.unwrap_or(0).min(WRITERS_MAX))
+    }
+
+    /// Notes that so many workers may take an id from now on. On disk when it returns, so that a later start knows them
+    /// all, whatever happens.
+    pub fn set_writers(&self, count: usize) -> Result<(), StateDirError> {
+        let text = format!("{} {count}\n", self.identity.process_id);
+        replace(&self.disk, WRITERS, &text).map_err(io_at(&self.root.join(WRITERS)))
     }
 
     /// Who we are.
@@ -125,6 +150,15 @@ impl StateDir {
         Ok(task)
     }
 
+    /// Engines of all tasks that were set aside. They take disk space until somebody removes them.
+    pub fn asides(&self) -> Result<Vec<PathBuf>, StateDirError> {
+        let mut found = Vec::new();
+        for id in self.tasks()? {
+            found.extend(asides_in(&self.root.join(TASKS).join(id.to_string()))?);
+        }
+        Ok(found)
+    }
+
     /// Tasks that have state here, for sticky assignment.
     pub fn tasks(&self) -> Result<Vec<TaskId>, StateDirError> {
         let folder = self.root.join(TASKS);
@@ -140,6 +174,16 @@ impl StateDir {
         tasks.sort_unstable();
         Ok(tasks)
     }
+}
+
+/// Puts a small file in the place of another, at once and for good.
+fn replace(disk: &OsDisk, name: &str, text: &str) -> io::Result<()> {
+    let new = format!("{name}.new");
+    files::remove(&disk.path().join(&new))?;
+    let file = disk.create(&new)?;
+    identity::write_whole(&file, text)?;
+    disk.rename(&new, name)?;
+    disk.sync_dir()
 }
 
 /// Where one task's state lies.
@@ -216,11 +260,15 @@ impl TaskDir {
 
     /// Engines that were set aside. They take disk space until somebody removes them.
     pub fn asides(&self) -> Result<Vec<PathBuf>, StateDirError> {
-        let mut found = files::list_folder(&self.folder).map_err(io_at(&self.folder))?;
-        found.retain(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with(ASIDE) && !name.ends_with(".txt")
-        });
-        Ok(found)
+        asides_in(&self.folder)
     }
+}
+
+fn asides_in(folder: &Path) -> Result<Vec<PathBuf>, StateDirError> {
+    let mut found = files::list_folder(folder).map_err(io_at(folder))?;
+    found.retain(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(ASIDE) && !name.ends_with(".txt")
+    });
+    Ok(found)
 }

@@ -25,13 +25,14 @@ mod timers;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use ottla_client::TopicPartition;
 
 pub(crate) use self::core::Core;
 pub(crate) use self::error::Failure;
 pub use self::error::{Policies, Policy, ProcessError, RecordPosition, TaskError};
-use self::inputs::Inputs;
+use self::inputs::{Inputs, Ready};
 use self::making::{check_state, core, sources};
 pub use self::metrics::TaskMetrics;
 pub(crate) use self::node::Node;
@@ -118,6 +119,8 @@ pub struct Task {
     stepped: Option<RecordPosition>,
     buffer_bytes_max: usize,
     kept_bytes_max: usize,
+    /// Records wait for a silent input until then, ms; absent = none does.
+    idle_until: Option<i64>,
 }
 
 /// Which policy a failure falls under.
@@ -154,6 +157,7 @@ impl Task {
             stepped: None,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             kept_bytes_max: KEPT_BYTES_MAX,
+            idle_until: None,
         };
         task.inputs.resume_at(&offsets);
         task.start()?;
@@ -183,9 +187,10 @@ impl Task {
     /// Leaves out inputs that do not exist: topics with fewer partitions than the task's number. Before records are
     /// pushed.
     pub fn limit_inputs(&mut self, existing: &[TopicPartition]) {
-        let offsets = self.inputs.offsets();
+        let (offsets, idle_max) = (self.inputs.offsets(), self.inputs.idle_max());
         let exists = |at: &TopicPartition| existing.contains(at);
         self.inputs = sources(&self.topology, self.sub_topology(), self.id.partition, &exists);
+        self.inputs.set_idle_max(idle_max);
         self.inputs.resume_at(&offsets);
     }
 
@@ -194,6 +199,13 @@ impl Task {
     pub fn set_limits(&mut self, buffer_bytes_max: usize, kept_bytes_max: usize) {
         self.buffer_bytes_max = buffer_bytes_max;
         self.kept_bytes_max = kept_bytes_max;
+    }
+
+    /// With several inputs of which one is silent, records of the others wait for it: until everything that its
+    /// partition holds was fetched, as told with [`Task::fetched_to`] and [`Task::set_log_end`], and for so long after
+    /// that; `None` (the default) = they never wait. Kafka's `max.task.idle.ms` (KIP-353, KIP-695), where -1 is `None`.
+    pub fn set_idle_max(&mut self, idle_max: Option<Duration>) {
+        self.inputs.set_idle_max(idle_max);
     }
 
     /// Begins at these offsets and that stream time (`i64::MIN` = none), with empty buffers and new processors. The
@@ -217,6 +229,17 @@ impl Task {
         self.inputs.fetched_to(at, offset);
     }
 
+    /// Tells where what can be read of an input ends now: the last stable offset for `read_committed` readers.
+    pub fn set_log_end(&mut self, at: &TopicPartition, log_end: i64) {
+        self.inputs.set_log_end(at, log_end);
+    }
+
+    /// Wall clock in ms at which [`Task::step`] will not wait any longer for a silent input; `None` = it does not wait,
+    /// or for what is to be fetched.
+    pub fn idle_until(&self) -> Option<i64> {
+        self.idle_until
+    }
+
     /// Bytes of records that wait.
     pub fn buffered_bytes(&self) -> usize {
         self.inputs.waiting_bytes()
@@ -237,24 +260,22 @@ impl Task {
         self.inputs.next_timestamp()
     }
 
-    /// Inputs without a record that waits. While others have some, waiting a little for these gives joins a better
-    /// order.
-    pub fn empty_inputs(&self) -> impl Iterator<Item = &TopicPartition> {
-        self.inputs.empty_inputs()
-    }
-
     /// When the next wall-clock timer is due; `i64::MIN` = it wants to see the clock once.
     pub fn next_wall_timer(&self) -> Option<i64> {
         self.core.timers.next_wall()
     }
 
-    /// Takes one record, or fires the wall-clock timers that are due. What it emits is appended to `out`; on an error
+    /// Takes one record, unless it has to wait for a silent input, or fires the wall-clock timers that are due. What it emits is appended to `out`; on an error
     /// `out` is as it was, and the task must be rolled back.
     pub fn step(&mut self, wall_ms: i64, out: &mut Vec<Emit>) -> Result<Stepped, TaskError> {
         if self.punctuate(wall_ms, out)? {
             return Ok(Stepped::Punctuated);
         }
-        let Some(taken) = self.inputs.take() else { return Ok(Stepped::Idle) };
+        let ready = self.inputs.ready(wall_ms);
+        self.idle_until = if let Ready::At(due) = ready { Some(due) } else { None };
+        let Some(taken) = (ready == Ready::Yes).then(|| self.inputs.take()).flatten() else {
+            return Ok(Stepped::Idle);
+        };
         self.emitting(out, |task| task.take(taken))?;
         Ok(Stepped::Record)
     }
@@ -395,7 +416,11 @@ impl Task {
 
     /// Runs nodes; a panic becomes an error.
     fn guarded(&mut self, run: impl FnOnce(&mut Core) -> Result<(), Failure>) -> Result<(), Trouble> {
-        match catch_unwind(AssertUnwindSafe(|| run(&mut self.core))) {
+        let result = catch_unwind(AssertUnwindSafe(|| run(&mut self.core)));
+        if let Some(error) = self.core.state.take_fault() {
+            return Err(Trouble::Failed(Failure::State(error.into())));
+        }
+        match result {
             Ok(Ok(())) => Ok(()),
             // The first failure weighs more than what was made of it.
             Ok(Err(failure)) => Err(Trouble::Failed(self.core.fault.take().unwrap_or(failure))),

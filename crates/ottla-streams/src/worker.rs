@@ -102,10 +102,15 @@ pub struct Worker<T: TransactionPort> {
     acked: BTreeMap<TopicPartition, Acked>,
     /// Which task wrote to a topic last, to know whom a refused record concerns.
     wrote: BTreeMap<Text, TaskId>,
+    /// Tasks of a transaction in which the cluster refused a record without saying whose: until they are past these
+    /// offsets each of their steps is acknowledged before the next, so that the record can be named.
+    careful: BTreeMap<TaskId, BTreeMap<TopicPartition, i64>>,
     /// No call to the cluster before this moment.
     retry_at: Duration,
     /// Waits for [`Worker::resume`].
     suspended: bool,
+    /// Records left out, and late ones, of tasks that have left.
+    of_gone: (u64, u64),
     /// The task after the one that was served last.
     turn: Option<TaskId>,
     /// A broken variant for the driver's proofs: stores are written before the commit is asked for.
@@ -148,8 +153,10 @@ impl<T: TransactionPort> Worker<T> {
             dirty_since: None,
             acked: BTreeMap::new(),
             wrote: BTreeMap::new(),
+            careful: BTreeMap::new(),
             retry_at: Duration::ZERO,
             suspended: false,
+            of_gone: (0, 0),
             turn: None,
             apply_first: false,
         }
@@ -215,11 +222,13 @@ impl<T: TransactionPort> Worker<T> {
         self.routes.iter().filter_map(full).collect()
     }
 
-    /// Tells where the log of an input ends, for the lag.
+    /// Tells where what can be read of an input ends: for the lag, and for tasks that wait for a silent input.
     pub fn set_log_end(&mut self, at: &TopicPartition, log_end: i64) {
-        if self.routes.contains_key(at) {
-            self.log_ends.insert(at.clone(), log_end);
+        let Some(id) = self.routes.get(at) else { return };
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.task.set_log_end(at, log_end);
         }
+        self.log_ends.insert(at.clone(), log_end);
     }
 
     /// Its figures.
@@ -263,8 +272,15 @@ impl<T: TransactionPort> Worker<T> {
         let retry = self.retry_at.saturating_sub(now);
         let busy = self.phase != Phase::Idle || self.parked() > 0;
         let timers = self.settings.commit_interval.max(Duration::from_millis(10));
-        let wait = commit.unwrap_or(timers).min(timers);
+        let wait = commit.unwrap_or(timers).min(timers).min(self.next_idle());
         if busy && retry > Duration::ZERO { wait.min(retry) } else { wait }
+    }
+
+    /// When a task has waited long enough for a silent input.
+    fn next_idle(&self) -> Duration {
+        let due = self.slots.values().filter_map(|slot| slot.task.idle_until()).min();
+        let left = due.map(|due| u64::try_from(due.saturating_sub(self.clock.wall_ms())).unwrap_or(0));
+        left.map_or(Duration::MAX, Duration::from_millis)
     }
 
     /// Commits, then hands tasks back whose partitions go to another member. When the commit does not come about at
@@ -319,6 +335,9 @@ impl<T: TransactionPort> Worker<T> {
 
     fn take_slot(&mut self, id: TaskId) -> Option<Slot> {
         let slot = self.slots.remove(&id)?;
+        self.careful.remove(&id);
+        let counted = slot.task.metrics();
+        self.of_gone = (self.of_gone.0 + counted.put_aside, self.of_gone.1 + counted.late);
         self.routes.retain(|_, owner| *owner != id);
         let routes = &self.routes;
         self.log_ends.retain(|at, _| routes.contains_key(at));
@@ -363,6 +382,7 @@ impl<T: TransactionPort> Worker<T> {
         self.metrics.uncommitted_bytes.set(bytes as u64);
         self.metrics.transaction_age_ms.set(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         self.metrics.parked_tasks.set(self.parked() as u64);
+        self.count_records();
         let mut lag = BTreeMap::new();
         for slot in self.slots.values() {
             let committed = &slot.task.state().meta().inputs;
@@ -375,6 +395,17 @@ impl<T: TransactionPort> Worker<T> {
             }
         }
         self.metrics.set_lag(lag);
+    }
+
+    /// What tasks count, those that have left included.
+    fn count_records(&self) {
+        let (mut left_out, mut late) = self.of_gone;
+        for metrics in self.slots.values().map(|slot| slot.task.metrics()) {
+            left_out += metrics.put_aside;
+            late += metrics.late;
+        }
+        self.metrics.left_out.set(left_out);
+        self.metrics.late.set(late);
     }
 
     fn uncommitted_bytes(&self) -> usize {

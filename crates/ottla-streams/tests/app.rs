@@ -9,12 +9,14 @@ use ottla_broker::broker::Broker;
 use ottla_broker::config::Config;
 use ottla_client::admin::NewTopic;
 use ottla_client::{
-    Admin, ClientSettings, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, StartAt, Text,
-    TopicPartition,
+    Admin, ClientSettings, Consumer, ConsumerSettings, OffsetToCommit, Producer, ProducerSettings, Record,
+    StartAt, Text, TopicPartition, TransactionalProducer, TransactionalSettings,
 };
 use ottla_env::{spawn, time};
-use ottla_streams::app::{App, AppSettings, AppState, Stores};
+use ottla_streams::app::{App, AppSettings, AppState, StoreQuery, Stores};
 use ottla_streams::codec::{I64, Utf8};
+use ottla_streams::dsl::Builder;
+use ottla_streams::state_dir::StateDir;
 use ottla_streams::store::KvStore;
 use ottla_streams::topology::Topology;
 use ottla_streams::worker::Guarantee;
@@ -131,6 +133,102 @@ fn counts_go_on_over_a_restart() {
     });
 }
 
+/// Proves that snapshots that a query holds on to keep nobody out of the stores: the application is stopped and started
+/// again in the same process and folder meanwhile, goes on, and the old snapshots stay as they were.
+#[test]
+fn held_snapshots_keep_nobody_out() {
+    run(async {
+        let cluster = cluster(3).await;
+        feed(&cluster, 0, 70).await;
+        let settings = AppSettings { stores: Stores::default(), ..settings(&cluster, "one") };
+        let app = App::start(topology(), settings.clone()).await.expect("started");
+        counts(&cluster, 70).await;
+        let store = app.store::<KvStore<String, i64>>("counts").expect("a store");
+        let held = store.snapshots();
+        let sum = |store: &StoreQuery<KvStore<String, i64>>| -> i64 {
+            held.iter()
+                .flat_map(|(_, at)| store.handle().read(at).expect("readable").all().collect::<Vec<_>>())
+                .map(|found| found.expect("read").1)
+                .sum()
+        };
+        let before = sum(&store);
+        assert!(before > 0 && held.len() == 3);
+        app.stop().await.expect("stopped");
+        feed(&cluster, 70, 140).await;
+        let app = App::start(topology(), settings.clone()).await.expect("started again");
+        counts(&cluster, 140).await;
+        assert_eq!(sum(&store), before);
+        drop(app); // as if it had crashed: its threads may still close stores
+        feed(&cluster, 140, 210).await;
+        let deadline = time::now() + LIMIT;
+        let app = loop {
+            match App::start(topology(), settings.clone()).await {
+                Ok(app) => break app,
+                Err(error) => {
+                    assert!(error.to_string().contains("in use") && time::now() < deadline, "{error}");
+                    time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        };
+        let all = counts(&cluster, 210).await;
+        assert_eq!(all.values().sum::<i64>(), 210);
+        drop(held);
+        app.leave().await.expect("left");
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Proves that transactions that ids of an earlier start with more workers have left open are ended at the next start,
+/// also when that needs no transactions itself: readers do not wait for their time-out.
+#[test]
+fn ids_of_earlier_starts_are_fenced() {
+    run(async {
+        let cluster = cluster(1).await;
+        for (round, guarantee) in [Guarantee::ExactlyOnce, Guarantee::AtLeastOnce].into_iter().enumerate() {
+            let many = AppSettings { workers: 5, ..settings(&cluster, "one") };
+            let app = App::start(topology(), many).await.expect("started");
+            feed(&cluster, 20 * round, 20 * round + 10).await;
+            counts(&cluster, 20 * round + 10).await;
+            app.stop().await.expect("stopped");
+            let folder = cluster.folder.path().join("one");
+            let process = StateDir::open(&folder, "letters").expect("free").identity().process_id.clone();
+            let id = format!("letters/{process}/4");
+            let left = TransactionalSettings::new(cluster.client.clone(), id)
+                .transaction_timeout(Duration::from_secs(600));
+            let mut producer = TransactionalProducer::init(left).await.expect("taken");
+            let open = producer.begin().await.expect("begun");
+            open.send(Record::to("counted").key("z").value("z")).await.expect("sent");
+            open.flush().await.expect("written");
+            let few = AppSettings { workers: 1, guarantee, ..settings(&cluster, "one") };
+            let app = App::start(topology(), few).await.expect("started again");
+            feed(&cluster, 20 * round + 10, 20 * round + 20).await;
+            counts(&cluster, 20 * (round + 1)).await; // behind the open transaction
+            assert!(open.commit().await.is_err(), "it was fenced");
+            app.stop().await.expect("stopped");
+        }
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Proves that an input that gets more partitions ends the application with an error that names it: nobody would read
+/// the new ones, and records are never passed over in silence.
+#[test]
+fn an_input_that_grows_is_an_error() {
+    run(async {
+        let mut cluster = cluster(2).await;
+        cluster.client.metadata_max_age = Duration::from_millis(500);
+        let app = App::start(topology(), settings(&cluster, "one")).await.expect("started");
+        app.wait_running().await.expect("running");
+        let admin = Admin::connect(cluster.client.clone()).await.expect("connected");
+        for made in admin.create_partitions(&[("words".into(), 3)].into(), false).await.into_values() {
+            made.expect("made");
+        }
+        let error = app.wait().await.expect_err("a partition that nobody reads");
+        assert!(error.to_string().contains("has got more partitions: partition 2"), "{error}");
+        cluster.broker.shutdown().await;
+    });
+}
+
 /// Proves that two processes share the tasks, that one that dies without a word is replaced when its session ends,
 /// and that nothing is counted twice or lost on the way.
 #[test]
@@ -190,6 +288,117 @@ fn what_cannot_work_is_said() {
         admin.create_topic(&NewTopic::new("letters.counts.changelog", 5)).await.expect("created");
         let error = App::start(topology(), settings(&cluster, "one")).await.expect_err("another size");
         assert!(error.to_string().contains("has 5 partitions and must have 2"), "{error}");
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Words with what a table says of them.
+fn looked_up() -> Topology {
+    Topology::new("lookup", |b| {
+        let table = b.table("table", "latest", Utf8, Utf8);
+        let words = b.stream("words", Utf8, Utf8);
+        words.left_join(&table, |word, found| format!("{word}: {found:?}")).values_as(Utf8).to("counted");
+    })
+    .expect("a topology")
+}
+
+/// Proves the waiting for inputs on a real broker: a stream that was there before the application starts meets all of a
+/// table that is older (KIP-695), and later a record of a table that is silent for a while is waited for as long as was
+/// asked for (KIP-353).
+#[test]
+fn a_join_waits_for_its_table() {
+    run(async {
+        let cluster = cluster(1).await;
+        let admin = Admin::connect(cluster.client.clone()).await.expect("connected");
+        admin.create_topic(&NewTopic::new("table", 1)).await.expect("created");
+        let producer =
+            Producer::connect(ProducerSettings::new(cluster.client.clone())).await.expect("connected");
+        let record = |topic: &str, n: i64, timestamp: i64| {
+            let value = format!("{n:04}{}", "x".repeat(500));
+            Record::to(topic).key(format!("k{n}")).value(value).timestamp(timestamp)
+        };
+        for n in 0..3000 {
+            producer.send(record("words", n, 1_000_000 + n)).await.expect("sent");
+        }
+        for n in 0..3000 {
+            producer.send(record("table", n, n)).await.expect("sent");
+        }
+        producer.flush().await.expect("written");
+        let idle = AppSettings { max_task_idle: Some(Duration::from_secs(20)), ..settings(&cluster, "one") };
+        let app =
+            App::start(looked_up(), AppSettings { max_task_idle: Some(Duration::ZERO), ..idle.clone() });
+        let app = app.await.expect("started");
+        let found = values(&cluster, "counted", 3000).await;
+        assert!(found.iter().all(|line| !line.ends_with("None")), "a word was looked up too early");
+        app.stop().await.expect("stopped");
+        let app = App::start(looked_up(), idle).await.expect("started again");
+        app.wait_running().await.expect("running");
+        producer.send(record("words", 5000, 3_000_000)).await.expect("sent");
+        producer.flush().await.expect("written");
+        time::sleep(Duration::from_millis(1500)).await;
+        producer.send(record("table", 5000, 2_000_000)).await.expect("sent");
+        producer.flush().await.expect("written");
+        let found = values(&cluster, "counted", 3001).await;
+        assert!(found[3000].contains("Some("), "it was not waited for: {}", &found[3000][500..]);
+        app.leave().await.expect("left");
+        cluster.broker.shutdown().await;
+    });
+}
+
+/// Why an application ends.
+async fn end_of(topology: Topology, settings: AppSettings) -> String {
+    let app = App::start(topology, settings).await.expect("started");
+    time::timeout(LIMIT, app.wait()).await.expect("in time").expect_err("it cannot go on").to_string()
+}
+
+/// Proves that an application ends with an error that says where and what to do, and loses nothing by it, at a record
+/// that cannot be decoded, a panic of the user's code, an offset that somebody else has written, and a topology that
+/// has changed.
+#[test]
+fn bad_input_is_named() {
+    run(async {
+        let cluster = cluster(1).await;
+        feed(&cluster, 0, 20).await;
+        let topology_of = |name: &str, build: fn(&Builder)| Topology::new(name, build).expect("a topology");
+        let undecodable = topology_of("undecodable", |b| b.stream("words", Utf8, I64).to("counted"));
+        let error = end_of(undecodable, settings(&cluster, "one")).await;
+        assert!(error.contains("offset 0 of words/0") && error.contains("on_decode_error"), "{error}");
+        let panics = topology_of("panics", |b| {
+            let checked = b.stream("words", Utf8, Utf8).map_values(|_, word| {
+                assert!(word != "d10", "a word of ill omen");
+                word.clone()
+            });
+            checked.values_as(Utf8).to("counted");
+        });
+        let error = end_of(panics, settings(&cluster, "one")).await;
+        assert!(error.contains("offset 10 of words/0") && error.contains("a word of ill omen"), "{error}");
+        assert!(error.contains("on_process_error"), "{error}");
+        let group = "foreign".into();
+        let admin = Admin::connect(cluster.client.clone()).await.expect("connected");
+        let mut offset = OffsetToCommit::new(TopicPartition::new("words", 0), 5);
+        offset.metadata = "set by a mirror".into();
+        for altered in admin.alter_group_offsets(&group, &[offset]).await.into_values() {
+            altered.expect("altered");
+        }
+        let counted = |b: &Builder| {
+            b.stream("words", Utf8, Utf8).group().count("counts");
+        };
+        let error = end_of(topology_of("foreign", counted), settings(&cluster, "one")).await;
+        assert!(error.contains("`set by a mirror`") && error.contains("on_mismatch = adopt"), "{error}");
+        let on_disk = AppSettings { stores: Stores::default(), ..settings(&cluster, "two") };
+        let app = App::start(topology_of("changed", counted), on_disk.clone()).await.expect("started");
+        let reached: BTreeMap<_, _> = [(TopicPartition::new("words", 0), 20)].into();
+        let store = app.store::<KvStore<String, i64>>("counts").expect("a store");
+        app.wait_running().await.expect("running");
+        store.snapshot_at_least(0, &reached, LIMIT).await.expect("counted");
+        app.stop().await.expect("stopped");
+        let changed = topology_of("changed", |b| {
+            let words = b.stream("words", Utf8, Utf8).group();
+            words.count("counts");
+            words.count("more");
+        });
+        let error = end_of(changed, on_disk).await;
+        assert!(error.contains("another topology") && error.contains("another application id"), "{error}");
         cluster.broker.shutdown().await;
     });
 }

@@ -23,8 +23,9 @@ use super::shared::Shared;
 use super::thread::{Fetched, FromWorker, Spawn, ToWorker, WorkerHandle};
 use super::{AppState, restore};
 use crate::record::{InputRecord, RawRecord, TaskId};
+use crate::state_dir::StateDir;
 use crate::topology::{Plan, Topology};
-use crate::worker::{Budget, WorkerMetrics};
+use crate::worker::{Budget, Guarantee, WorkerMetrics};
 
 /// Longest wait for records; between two waits the rest is done.
 const POLL_WAIT: Duration = Duration::from_millis(100);
@@ -42,6 +43,8 @@ pub(super) struct Hands {
     pub(super) shared: Arc<Shared>,
     pub(super) restores: Vec<mpsc::Sender<ToRestore>>,
     pub(super) held: Mutex<Held>,
+    /// Why the application cannot go on, as the listener found out.
+    pub(super) fault: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -71,6 +74,24 @@ impl Hands {
         let whole =
             |id: &&TaskId| self.plan.inputs_of(&self.topology, **id).iter().all(|at| owned.contains(at));
         self.plan.tasks.iter().filter(whole).copied().collect()
+    }
+
+    /// An input has more partitions than the plan knows: nobody would read them.
+    fn check_known(&self, partitions: &[TopicPartition]) {
+        let known = |at: &TopicPartition| self.plan.partitions.get(at.topic.as_str()).copied().unwrap_or(0);
+        let Some(at) = partitions.iter().find(|at| at.partition >= known(at)) else { return };
+        let fault = format!(
+            "topic `{}` has got more partitions: partition {} is there, and the application was started with {}. Start it \
+             again; if it refuses, move to another application id, since keys have moved to other partitions",
+            at.topic,
+            at.partition,
+            known(at)
+        );
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
+    fn take_fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn restorer(&self, id: TaskId) -> &mpsc::Sender<ToRestore> {
@@ -150,6 +171,7 @@ impl RebalanceListener for Listener {
             if let Some(metadata) = rebalance.group_metadata() {
                 self.0.shared.set_metadata(metadata);
             }
+            self.0.check_known(partitions);
             self.0.own(partitions);
         })
     }
@@ -187,6 +209,7 @@ pub(super) enum ToMember {
 pub(super) struct Member {
     pub(super) settings: Arc<AppSettings>,
     pub(super) hands: Arc<Hands>,
+    pub(super) dir: Arc<StateDir>,
     pub(super) admin: Admin,
     pub(super) consumer: Consumer,
     pub(super) workers: Vec<WorkerHandle>,
@@ -270,6 +293,9 @@ impl Member {
             let polled = self.consumer.poll(self.wait(&paused)).await;
             if let Some(metadata) = self.consumer.group_metadata() {
                 self.hands.shared.set_metadata(metadata);
+            }
+            if let Some(fault) = self.hands.take_fault() {
+                return Err(fault);
             }
             match polled {
                 Ok(records) => self.dispatch(records).await,
@@ -441,6 +467,9 @@ impl Member {
             }
             FromWorker::SetApart { task, reason } => {
                 tracing::warn!(%task, reason, "the task gets a worker of its own");
+                if self.settings.guarantee == Guarantee::ExactlyOnce {
+                    self.dir.set_writers(self.workers.len() + 1).map_err(|error| error.to_string())?;
+                }
                 let worker =
                     self.spawn(self.workers.len()).start().await.map_err(|error| error.to_string())?;
                 {

@@ -10,6 +10,7 @@ use ottla_env::spawn::{self, Handle, ThreadHandle};
 use ottla_env::time;
 use tokio::sync::{mpsc, oneshot};
 
+use super::ordeal::RestoreOrdeal;
 use super::settings::{AppSettings, Reset, Stores};
 use super::shared::Shared;
 use crate::kafka::KafkaReader;
@@ -28,6 +29,14 @@ pub(super) const QUEUE_MAX: usize = 1024;
 const WAIT_PAUSE: Duration = Duration::from_millis(20);
 /// How often a long restore is told.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+/// Pause before stores that could not be opened are tried again.
+const OPEN_PAUSE: Duration = Duration::from_millis(200);
+/// Longest wait until stores are closed that a query's snapshot keeps open, and until a disk answers that never has.
+const OPEN_PATIENCE: Duration = Duration::from_secs(60);
+/// How often such a wait is told.
+const OPEN_TOLD_EVERY: Duration = Duration::from_secs(10);
+/// A disk that refuses for so long: the stores are opened anew.
+const DISK_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) enum ToRestore {
     Task(TaskId),
@@ -128,6 +137,35 @@ struct Active {
     from: Vec<i64>,
     began: Duration,
     told: Duration,
+    /// The disk has refused every step since then.
+    refused_since: Option<Duration>,
+    /// It is ready, and the stores whose place it takes are kept open since then.
+    held_since: Option<Duration>,
+}
+
+impl Active {
+    fn new(id: TaskId, dir: TaskDir, state: TaskState, recovery: Recovery) -> Self {
+        let (from, now) = (positions(&state), OsClock.monotonic());
+        let (beside, refused_since, held_since) = (None, None, None);
+        Self { id, dir, state, recovery, beside, from, began: now, told: now, refused_since, held_since }
+    }
+}
+
+/// A task whose stores could not be opened yet.
+struct Opening {
+    id: TaskId,
+    since: Duration,
+    next: Duration,
+    told: Option<Duration>,
+    /// They are damaged, and to be set aside first.
+    damage: Option<String>,
+}
+
+impl Opening {
+    fn new(id: TaskId) -> Self {
+        let now = OsClock.monotonic();
+        Self { id, since: now, next: now, told: None, damage: None }
+    }
 }
 
 struct Loop {
@@ -137,6 +175,10 @@ struct Loop {
     queue: mpsc::Receiver<ToRestore>,
     results: mpsc::Sender<FromRestore>,
     active: VecDeque<Active>,
+    opening: Vec<Opening>,
+    /// Tasks whose stores were open once: their disk is waited for.
+    opened: BTreeSet<TaskId>,
+    ordeal: RestoreOrdeal,
 }
 
 /// Starts a thread.
@@ -149,7 +191,11 @@ pub(super) fn start(
     spawn::thread("streams-restore", move || {
         let connected = KafkaReader::connect(&runtime, &context.settings.client, 4 << 20);
         match connected {
-            Ok(reader) => Loop { context, runtime, reader, queue, results, active: VecDeque::new() }.run(),
+            Ok(reader) => {
+                let (active, opening, opened) = Default::default();
+                let ordeal = RestoreOrdeal::from_environment();
+                Loop { context, runtime, reader, queue, results, active, opening, opened, ordeal }.run();
+            }
             Err(error) => {
                 let id = TaskId { sub_topology: 0, partition: 0 };
                 let _ = results.blocking_send(FromRestore::Failed(id, error.to_string())); // the application has ended
@@ -163,13 +209,17 @@ enum Outcome {
     Waits,
     Done(Start),
     Beside(String),
+    /// The disk goes on refusing: open the stores anew.
+    Reopen(String),
+    /// They are damaged: set them aside, and begin with empty ones.
+    Damaged(String),
 }
 
 impl Loop {
     fn run(mut self) {
         let mut idle = 0;
         loop {
-            if self.active.is_empty() {
+            if self.active.is_empty() && self.opening.is_empty() {
                 match self.queue.blocking_recv() {
                     Some(ToRestore::Stop) | None => return,
                     Some(command) => self.obey(command),
@@ -182,7 +232,13 @@ impl Loop {
                     Err(mpsc::error::TryRecvError::Empty) => break,
                 }
             }
-            let Some(active) = self.active.pop_front() else { continue };
+            self.open_due();
+            let Some(active) = self.active.pop_front() else {
+                if !self.opening.is_empty() {
+                    self.runtime.block_on(time::sleep(WAIT_PAUSE));
+                }
+                continue;
+            };
             if self.advance(active) {
                 idle = 0;
             } else {
@@ -197,13 +253,14 @@ impl Loop {
 
     fn obey(&mut self, command: ToRestore) {
         match command {
-            ToRestore::Task(id) => match self.open(id) {
-                Ok(active) => self.active.push_back(active),
-                Err(error) => self.fail(id, error.to_string()),
-            },
+            ToRestore::Task(id) => {
+                self.context.shared.set_restoring(id, Some(0));
+                self.opening.push(Opening::new(id));
+            }
             ToRestore::Stop => self.active.clear(), // the loop ends
             ToRestore::Cancel(ids, done) => {
                 self.active.retain(|active| !ids.contains(&active.id));
+                self.opening.retain(|opening| !ids.contains(&opening.id));
                 ids.iter().for_each(|id| self.context.shared.set_restoring(*id, None));
                 let _ = done.send(()); // the member has given up waiting
             }
@@ -215,16 +272,55 @@ impl Loop {
         let _ = self.results.blocking_send(FromRestore::Failed(id, reason)); // the application has ended
     }
 
-    fn open(&self, id: TaskId) -> Result<Active, OpenError> {
-        let context = &self.context;
+    /// Opens what is due; what cannot be opened yet is tried again later, other tasks meanwhile.
+    fn open_due(&mut self) {
+        let now = OsClock.monotonic();
+        for mut opening in std::mem::take(&mut self.opening) {
+            if opening.next > now {
+                self.opening.push(opening);
+                continue;
+            }
+            match self.open(&opening) {
+                Ok(active) => {
+                    self.opened.insert(opening.id);
+                    self.active.push_back(active);
+                }
+                Err(error) if self.may_wait(&error, &opening, now) => {
+                    if opening.told.is_none_or(|told| now.saturating_sub(told) >= OPEN_TOLD_EVERY) {
+                        opening.told = Some(now);
+                        tracing::warn!(task = %opening.id, %error, "the stores cannot be opened yet");
+                    }
+                    opening.next = now + OPEN_PAUSE;
+                    self.opening.push(opening);
+                }
+                Err(error) => self.fail(opening.id, error.to_string()),
+            }
+        }
+    }
+
+    /// A disk that worked once is waited for: the other tasks run meanwhile.
+    fn may_wait(&self, error: &OpenError, opening: &Opening, now: Duration) -> bool {
+        let is_soon = now.saturating_sub(opening.since) < OPEN_PATIENCE;
+        match error.is_io() {
+            true => is_soon || self.opened.contains(&opening.id),
+            false => is_soon && error.is_held(),
+        }
+    }
+
+    fn open(&self, opening: &Opening) -> Result<Active, OpenError> {
+        let (id, context) = (opening.id, &self.context);
         let dir = context.dir.task(id)?;
+        if let Some(why) = &opening.damage {
+            context.opener.set_aside(&dir, why)?;
+        }
         let sub = &context.topology.sub_topologies()[usize::from(id.sub_topology)];
         let opened = context.opener.open(&dir, Place::Current, &sub.stores, sub.fingerprint)?;
+        if opened.set_aside.is_some() || opening.damage.is_some() {
+            context.shared.count_asides(&context.dir);
+        }
         context.on_disk.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        context.shared.set_restoring(id, Some(0));
-        let (began, recovery) = (OsClock.monotonic(), context.recovery(id));
-        let from = positions(&opened.state);
-        Ok(Active { id, dir, state: opened.state, recovery, beside: None, from, began, told: began })
+        let recovery = context.recovery(id);
+        Ok(Active::new(id, dir, opened.state, recovery))
     }
 
     /// One step of one task. `false`: it waits.
@@ -240,6 +336,21 @@ impl Loop {
                 Ok(active) => self.active.push_back(active),
                 Err(error) => self.fail(id, error.to_string()),
             },
+            Ok(Outcome::Reopen(reason)) => {
+                tracing::warn!(task = %id, reason, "the stores are opened anew");
+                drop(active);
+                self.opening.push(Opening::new(id));
+            }
+            Ok(Outcome::Damaged(why)) => {
+                let is_current = active.beside.is_none();
+                drop(active);
+                let damage = is_current.then_some(why); // a rebuild is a part of the log, and begun anew when opened
+                self.opening.push(Opening { damage, ..Opening::new(id) });
+            }
+            Ok(Outcome::Done(_)) if self.is_swap_held(&mut active) => {
+                self.active.push_back(active);
+                return false;
+            }
             Ok(Outcome::Done(start)) => match self.finish(active, start) {
                 Ok(restored) => {
                     self.context.shared.set_restoring(id, None);
@@ -254,7 +365,19 @@ impl Loop {
 
     fn step(&mut self, active: &mut Active) -> Result<Outcome, String> {
         let step = match active.recovery.step(&mut self.reader, &mut active.state, OsClock.wall_ms()) {
-            Ok(step) => step,
+            Ok(step) => {
+                active.refused_since = None;
+                step
+            }
+            Err(error) if error.is_io() => {
+                let now = OsClock.monotonic();
+                let since = *active.refused_since.get_or_insert(now);
+                return Ok(match now.saturating_sub(since) >= DISK_PATIENCE {
+                    true => Outcome::Reopen(error.to_string()),
+                    false => Outcome::Waits,
+                });
+            }
+            Err(error) if error.damage().is_some() => return Ok(Outcome::Damaged(error.to_string())),
             Err(error) if error.is_retriable() => {
                 tracing::debug!(task = %active.id, %error, "tried again");
                 return Ok(Outcome::Waits);
@@ -263,6 +386,9 @@ impl Loop {
         };
         Ok(match step {
             RecoveryStep::Progress { left } => {
+                if active.recovery.replayed() > 0 {
+                    self.ordeal.replayed();
+                }
                 self.tell(active, left);
                 Outcome::Again
             }
@@ -296,8 +422,20 @@ impl Loop {
         let sub = &self.context.topology.sub_topologies()[usize::from(id.sub_topology)];
         let opened = self.context.opener.open(&dir, Place::Rebuild, &sub.stores, sub.fingerprint)?;
         let recovery = self.context.recovery(id);
-        let from = positions(&opened.state);
-        Ok(Active { id, dir, state: opened.state, recovery, beside: Some(reason), from, began, told: began })
+        Ok(Active { beside: Some(reason), began, ..Active::new(id, dir, opened.state, recovery) })
+    }
+
+    /// A snapshot that a query holds of the old stores keeps the new ones from taking their place, for a while.
+    fn is_swap_held(&self, active: &mut Active) -> bool {
+        if active.beside.is_none() || !self.context.opener.is_open(&active.dir.current()) {
+            return false;
+        }
+        let now = OsClock.monotonic();
+        let since = *active.held_since.get_or_insert_with(|| {
+            tracing::warn!(task = %active.id, "rebuilt stores wait until queries drop their snapshots of the old ones");
+            now
+        });
+        now.saturating_sub(since) < OPEN_PATIENCE
     }
 
     fn finish(&mut self, active: Active, start: Start) -> Result<Restored, String> {
@@ -307,7 +445,8 @@ impl Loop {
             && !matches!(context.opener.kind, EngineKind::Memory)
         {
             drop(state);
-            dir.swap(&reason).map_err(|error| error.to_string())?;
+            context.opener.swap(&dir, &reason).map_err(|error| error.to_string())?;
+            context.shared.count_asides(&context.dir);
             let sub = &context.topology.sub_topologies()[usize::from(id.sub_topology)];
             let opened = context.opener.open(&dir, Place::Current, &sub.stores, sub.fingerprint);
             state = opened.map_err(|error| error.to_string())?.state;
@@ -324,6 +463,7 @@ impl Loop {
         let mut task = Task::new(&context.topology, id, state).map_err(|error| error.to_string())?;
         task.limit_inputs(&inputs);
         task.set_limits(context.settings.buffer_bytes_max, context.settings.buffer_bytes_max);
+        task.set_idle_max(context.settings.max_task_idle);
         task.resume_at(&offsets, start.stream_time);
         let milliseconds = OsClock.monotonic().saturating_sub(began).as_millis();
         // told before the task can run, so that whoever listens has it before its first commit

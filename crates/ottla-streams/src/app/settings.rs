@@ -81,6 +81,10 @@ pub struct AppSettings {
     pub spill_bytes: usize,
     /// Bytes of fetched records that a task keeps. Default 8 MiB; 64 KiB to 1 GiB.
     pub buffer_bytes_max: usize,
+    /// A task with several inputs, one of them silent: how long the others wait for it once everything that its partition
+    /// holds was taken. Zero (default): only for what is there; `None`: not even for that. 0 to 1 h. Kafka's
+    /// `max.task.idle.ms` (KIP-353, KIP-695).
+    pub max_task_idle: Option<Duration>,
     /// Without a heartbeat for so long the group gives the process up. Default 45 s, within the broker's bounds.
     pub session_timeout: Duration,
     /// Default 3 s; at most a third of the session's time-out is wise.
@@ -120,6 +124,7 @@ impl AppSettings {
             uncommitted_bytes_max: 64 << 20,
             spill_bytes: 64 << 20,
             buffer_bytes_max: 8 << 20,
+            max_task_idle: Some(Duration::ZERO),
             session_timeout: Duration::from_secs(45),
             heartbeat_interval: Duration::from_secs(3),
             max_poll_interval: Duration::from_secs(300),
@@ -147,6 +152,8 @@ impl AppSettings {
         duration("commit_interval", self.commit_interval, ms, hour, "1 ms to 1 h")?;
         duration("transaction_timeout", self.transaction_timeout, second, hour / 4, "1 s to 15 min")?;
         duration("purge_interval", self.purge_interval, 100 * ms, 24 * hour, "100 ms to 1 day")?;
+        let idle = self.max_task_idle.unwrap_or_default();
+        duration("max_task_idle", idle, Duration::ZERO, hour, "0 to 1 h")?;
         duration("session_timeout", self.session_timeout, ms, hour / 2, "1 ms to 30 min")?;
         duration(
             "heartbeat_interval",

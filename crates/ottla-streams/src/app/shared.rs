@@ -1,6 +1,7 @@
 //! What the member, the workers and the application's users share: the membership, back-pressure, committed stores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ottla_client::{GroupMetadata, TopicPartition};
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 use super::thread::Paused;
 use crate::record::TaskId;
 use crate::state::Committed;
+use crate::state_dir::StateDir;
 
 /// The membership as it is now.
 #[derive(Clone, Debug)]
@@ -29,6 +31,7 @@ pub(super) struct Shared {
     /// Counts publications.
     moved: watch::Sender<u64>,
     restoring: Mutex<BTreeMap<TaskId, i64>>,
+    set_aside: AtomicU64,
 }
 
 /// Nothing that is done under these locks can panic in the middle of a change.
@@ -47,6 +50,7 @@ impl Shared {
             published: Mutex::default(),
             moved: watch::channel(0).0,
             restoring: Mutex::default(),
+            set_aside: AtomicU64::new(0),
         }
     }
 
@@ -108,6 +112,24 @@ impl Shared {
             Some(left) => drop(restoring.insert(task, left)),
             None => drop(restoring.remove(&task)),
         }
+    }
+
+    /// Counts the copies that lie set aside, and says so when there are any.
+    pub(super) fn count_asides(&self, dir: &StateDir) {
+        match dir.asides() {
+            Ok(asides) => {
+                self.set_aside.store(asides.len() as u64, Ordering::Relaxed);
+                if let Some(first) = asides.first() {
+                    let (count, first) = (asides.len(), first.display());
+                    tracing::warn!(count, %first, "stores that were damaged or replaced lie set aside, a note beside each; remove them when you have looked at them");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "what lies set aside cannot be counted"),
+        }
+    }
+
+    pub(super) fn set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
     }
 
     pub(super) fn restoring(&self) -> BTreeMap<TaskId, i64> {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use ottla_client::{ProducerSettings, TopicPartition, TransactionalSettings};
 use ottla_env::clock::{Clock, OsClock};
-use ottla_env::process::{self, Signal};
 use ottla_env::spawn::{self, Handle, ThreadHandle};
 use ottla_env::time;
 use tokio::sync::{mpsc, oneshot};
 
+use super::ordeal::Ordeal;
 use super::settings::AppSettings;
 use super::shared::{Group, Shared};
 use crate::kafka::{KafkaReader, KafkaWriter, PlainWriter};
@@ -22,8 +22,7 @@ use crate::record::{InputRecord, TaskId};
 use crate::recovery::ChangeSource;
 use crate::task::Task;
 use crate::worker::{
-    Budget, Guarantee, Hook, Ran, Step, Stopped, Worker, WorkerError, WorkerEvent, WorkerMetrics,
-    WorkerSettings,
+    Budget, Guarantee, Ran, Worker, WorkerError, WorkerEvent, WorkerMetrics, WorkerSettings,
 };
 
 /// Commands that may wait for a worker.
@@ -31,7 +30,7 @@ pub(super) const QUEUE_MAX: usize = 64;
 /// Commands that are taken before records are processed again.
 const COMMANDS_AT_ONCE: usize = 32;
 /// Pause before the id is taken again, or a suspended worker asks again.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Batches of results and changes: large, since many records come at once and a broker's cost is per batch.
 const BATCH_BYTES: usize = 256 << 10;
 /// How long a batch that is not full waits, unless a commit comes first.
@@ -126,14 +125,11 @@ impl Spawn {
     }
 
     fn writer_name(&self) -> String {
-        format!("{}/{}", self.shared.process_id, self.index)
+        writer_name(&self.shared, self.index)
     }
 
     fn take_id(&self) -> Result<KafkaWriter, PortError> {
-        let id = format!("{}/{}", self.shared.group_id, self.writer_name());
-        let settings = TransactionalSettings::new(self.settings.client.clone(), id)
-            .transaction_timeout(self.settings.transaction_timeout)
-            .producer(self.producer());
+        let settings = transactional(&self.settings, &self.shared, self.index);
         let mut last = PortError::Fatal("the transactional id was not tried".to_owned());
         for _ in 0..TAKE_TRIES {
             match KafkaWriter::take(&self.runtime, settings.clone()) {
@@ -146,12 +142,7 @@ impl Spawn {
     }
 
     fn plain(&self) -> Result<PlainWriter, PortError> {
-        PlainWriter::connect(&self.runtime, self.producer())
-    }
-
-    /// A commit sends what lingers, so large batches cost no time.
-    fn producer(&self) -> ProducerSettings {
-        ProducerSettings::new(self.settings.client.clone()).batch_bytes(BATCH_BYTES).linger(LINGER)
+        PlainWriter::connect(&self.runtime, producer(&self.settings))
     }
 
     fn worker(
@@ -165,11 +156,33 @@ impl Spawn {
         settings.transaction_timeout = self.settings.transaction_timeout;
         let clock: Arc<dyn Clock> = Arc::new(OsClock);
         let mut worker = Worker::new(settings, port, Box::new(reader), clock, &self.budget);
-        if let Some(kill) = KillAt::from_environment() {
-            worker.set_hook(Box::new(kill));
+        if let Some(ordeal) = Ordeal::from_environment(&self.runtime) {
+            worker.set_hook(Box::new(ordeal));
         }
         worker
     }
+}
+
+fn writer_name(shared: &Shared, index: usize) -> String {
+    format!("{}/{index}", shared.process_id)
+}
+
+/// A commit sends what lingers, so large batches cost no time.
+fn producer(settings: &AppSettings) -> ProducerSettings {
+    ProducerSettings::new(settings.client.clone()).batch_bytes(BATCH_BYTES).linger(LINGER)
+}
+
+/// The producer of a worker.
+pub(super) fn transactional(settings: &AppSettings, shared: &Shared, index: usize) -> TransactionalSettings {
+    let id = format!("{}/{}", shared.group_id, writer_name(shared, index));
+    let mut all = TransactionalSettings::new(settings.client.clone(), id)
+        .transaction_timeout(settings.transaction_timeout)
+        .producer(producer(settings));
+    // by then the coordinator has decided by itself: nothing is won by asking on, and a worker would stand still
+    let least = all.producer.linger + all.producer.client.request_timeout;
+    all.producer.delivery_timeout =
+        all.producer.delivery_timeout.min(settings.transaction_timeout.max(least));
+    all
 }
 
 struct Loop {
@@ -289,7 +302,9 @@ impl Loop {
 
     fn handle(&mut self, event: WorkerEvent, group: &Group) -> Result<(), WorkerError> {
         match event {
-            WorkerEvent::Lost { task, state, reason } | WorkerEvent::Damaged { task, state, reason } => {
+            WorkerEvent::Lost { task, state, reason }
+            | WorkerEvent::Reopen { task, state, reason }
+            | WorkerEvent::Damaged { task, state, reason } => {
                 self.spawn.shared.withdraw(task);
                 drop(state);
                 tracing::warn!(%task, reason, "a task is given up");
@@ -356,38 +371,6 @@ impl Loop {
         drop(worker.into_states());
         // whoever waits for an answer is told by the queue's end
         drop(commands);
-    }
-}
-
-/// For proofs: the process is killed at a named step, `OTTLA_STREAMS_KILL_AT=STEP[:N]`, the N-th time (default 1).
-struct KillAt {
-    step: Step,
-    left: u32,
-}
-
-impl KillAt {
-    fn from_environment() -> Option<Self> {
-        let text = std::env::var("OTTLA_STREAMS_KILL_AT").ok()?;
-        let (name, count) = text.split_once(':').unwrap_or((&text, "1"));
-        let (Some(step), Ok(left)) = (Step::from_name(name), count.parse()) else {
-            tracing::error!(text, "OTTLA_STREAMS_KILL_AT names no step: it is passed over");
-            return None;
-        };
-        Some(Self { step, left })
-    }
-}
-
-impl Hook for KillAt {
-    fn at(&mut self, step: Step) -> Result<(), Stopped> {
-        if step == self.step {
-            self.left = self.left.saturating_sub(1);
-            if self.left == 0
-                && let Err(error) = process::send_signal(process::id(), Signal::Kill)
-            {
-                tracing::error!(%error, "the process could not kill itself");
-            }
-        }
-        Ok(())
     }
 }
 

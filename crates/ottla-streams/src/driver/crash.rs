@@ -36,6 +36,8 @@ struct State {
     armed: Option<(Point, u64)>,
     tripped: Option<Point>,
     passed: BTreeMap<Point, u64>,
+    /// So many reads of a store still fail; whether with damage, else the disk refuses.
+    bad_reads: (u32, bool),
 }
 
 /// The plan of one process; its hook and its engines share it.
@@ -78,6 +80,19 @@ impl CrashPlan {
     /// It is started again; what was armed and not reached stays.
     pub(super) fn revive(&self) {
         self.lock().tripped = None;
+    }
+
+    /// The next reads of a store fail: with damage, or since the disk refuses.
+    pub(super) fn fail_reads(&self, times: u32, damaged: bool) {
+        self.lock().bad_reads = (times, damaged);
+    }
+
+    /// A read of a store: `Some` when it fails, with whether it is damage.
+    pub(super) fn read(&self) -> Option<bool> {
+        let mut state = self.lock();
+        let (left, damaged) = state.bad_reads;
+        state.bad_reads.0 = left.checked_sub(1)?;
+        Some(damaged)
     }
 
     /// How often each point was passed.

@@ -176,6 +176,12 @@ fn dead(during: &'static str) -> EngineError {
 
 impl View for Faulty {
     fn get(&self, store: StoreId, key: &[u8]) -> Result<Option<Bytes>, EngineError> {
+        let (folder, reason) = ("driver".to_owned(), "the read was made to fail".to_owned());
+        match self.crash.read() {
+            Some(true) => return Err(EngineError::Corrupt { folder, reason }),
+            Some(false) => return Err(EngineError::Io { folder, during: "read", reason }),
+            None => {}
+        }
         self.inner.get(store, key)
     }
 

@@ -134,6 +134,15 @@ impl Driver {
         Ok(())
     }
 
+    /// The next reads of a process's stores fail: they are damaged, or the disk refuses.
+    pub fn fail_reads(&mut self, process: usize, times: u32, damaged: bool) -> Result<(), DriverError> {
+        let running = self.at_work()?;
+        if let Some(process) = running.processes.get(process) {
+            process.crash.fail_reads(times, damaged);
+        }
+        Ok(())
+    }
+
     /// The meta records of a process's stores are damaged. The process should be dead.
     pub fn damage(&mut self, process: usize) -> Result<(), DriverError> {
         let running = self.at_work()?;
@@ -208,6 +217,17 @@ impl Driver {
         for process in &running.processes {
             let mut faults = process.faults.lock().unwrap_or_else(PoisonError::into_inner);
             faults.refused = topic.map(str::to_owned);
+        }
+        Ok(())
+    }
+
+    /// The cluster refuses records with that value, to all processes and in all topics but `safe`, and says so only when
+    /// the transaction is flushed.
+    pub fn poison(&mut self, value: impl Into<bytes::Bytes>, safe: &str) -> Result<(), DriverError> {
+        let poison = (value.into(), safe.to_owned());
+        let running = self.at_work()?;
+        for process in &running.processes {
+            process.faults.lock().unwrap_or_else(PoisonError::into_inner).poison = Some(poison.clone());
         }
         Ok(())
     }

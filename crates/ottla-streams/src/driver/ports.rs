@@ -40,6 +40,8 @@ pub(super) struct Faults {
     pub(super) inits: u32,
     /// A topic whose records are refused for good.
     pub(super) refused: Option<String>,
+    /// A value that is refused for good when it is to be acknowledged and not before, in all topics but that one.
+    pub(super) poison: Option<(bytes::Bytes, String)>,
     /// Broken variant: offsets that did not move are not committed.
     pub(super) skips_idle_offsets: bool,
 }
@@ -69,6 +71,8 @@ pub(super) struct SimProducer {
     /// Not sent yet.
     waiting: VecDeque<(TopicPartition, RawRecord)>,
     acked: BTreeMap<TopicPartition, Acked>,
+    /// Topic of a record that is refused.
+    poisoned: Option<String>,
     tickets: u64,
     /// The cluster knows of the transaction.
     open: bool,
@@ -94,6 +98,7 @@ impl SimProducer {
             id,
             waiting: VecDeque::new(),
             acked: BTreeMap::new(),
+            poisoned: None,
             tickets: 0,
             open: false,
             round_robin: 0,
@@ -120,6 +125,7 @@ impl SimProducer {
     fn reset(&mut self) {
         self.waiting.clear();
         self.acked.clear();
+        self.poisoned = None;
         self.tickets = 0;
         self.open = false;
     }
@@ -138,6 +144,12 @@ impl TransactionPort for SimProducer {
             let reason = "UNKNOWN_TOPIC_OR_PARTITION".to_owned();
             return Err(PortError::RecordRefused { topic: record.topic.to_string(), reason });
         };
+        if let Some((value, safe)) = &lock(&self.faults).poison
+            && record.record.value.as_ref() == Some(value)
+            && record.topic.as_str() != safe
+        {
+            self.poisoned.get_or_insert(record.topic.to_string());
+        }
         let partition = match (record.partition, &record.record.key) {
             (Some(partition), _) => partition,
             (None, Some(key)) => partition_for_key(key, partitions),
@@ -161,6 +173,9 @@ impl TransactionPort for SimProducer {
 
     fn flush(&mut self) -> Result<BTreeMap<TopicPartition, Acked>, PortError> {
         fails(&mut lock(&self.faults).flushes, "flush")?;
+        if let Some(topic) = self.poisoned.clone() {
+            return Err(PortError::RecordRefused { topic, reason: "INVALID_RECORD".to_owned() });
+        }
         self.drain()?;
         Ok(self.acked.clone())
     }

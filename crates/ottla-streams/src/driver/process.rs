@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ottla_client::{GroupMetadata, TopicPartition};
 use ottla_env::rng::Rng;
@@ -31,6 +32,7 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) template: WorkerSettings,
     pub(super) uncommitted_bytes_max: usize,
+    pub(super) max_task_idle: Option<Duration>,
     pub(super) engines: EngineChoice,
     pub(super) broken: Option<Broken>,
     pub(super) generation: i32,
@@ -78,6 +80,8 @@ pub struct ProcessCounts {
     pub rollbacks: u64,
     /// Times that a task waited for its disk.
     pub parked: u64,
+    /// Times that a task's stores were opened anew since their disk went on refusing.
+    pub reopened: u64,
     /// Tasks that were lost to others while their process lived.
     pub lost: u64,
     /// Tasks that got a worker of their own.
@@ -393,6 +397,7 @@ impl Process {
         let mut task =
             Task::new(&world.topology, id, state).map_err(|error| Ended::Failed(error.to_string()))?;
         task.limit_inputs(&inputs);
+        task.set_idle_max(world.max_task_idle);
         task.resume_at(&offsets, stream_time);
         self.workers[0].add(task, world.changes(id));
         Ok(())
@@ -412,7 +417,7 @@ impl Process {
                     next = found[records_max].0;
                     found.truncate(records_max);
                 }
-                worker.set_log_end(at, log.end());
+                worker.set_log_end(at, log.last_stable());
                 let record =
                     |(offset, _, record)| InputRecord { topic_partition: at.clone(), offset, record };
                 worker.push(found.into_iter().map(record).collect());
@@ -434,6 +439,11 @@ impl Process {
             WorkerEvent::Unparked { .. } => {}
             WorkerEvent::RolledBack { .. } => self.counts.rollbacks += 1,
             WorkerEvent::SetApart { task, reason, .. } => self.set_apart(task, reason, world)?,
+            WorkerEvent::Reopen { task, state, .. } => {
+                drop(state);
+                self.counts.reopened += 1;
+                self.begin_recovery(task, None, world)?;
+            }
             WorkerEvent::Damaged { task, state, .. } => {
                 drop(state);
                 self.counts.rebuilds += 1;

@@ -78,6 +78,7 @@ impl Running {
             plan,
             template: setup.template.clone(),
             uncommitted_bytes_max: setup.uncommitted_bytes_max,
+            max_task_idle: setup.max_task_idle,
             engines: setup.engines.clone(),
             broken: setup.broken,
             generation,

@@ -22,6 +22,7 @@ pub(super) struct Setup {
     pub(super) engines: EngineChoice,
     pub(super) template: WorkerSettings,
     pub(super) uncommitted_bytes_max: usize,
+    pub(super) max_task_idle: Option<Duration>,
     pub(super) marker_delay: Duration,
     pub(super) tells_horizon: bool,
     pub(super) broken: Option<Broken>,
@@ -43,6 +44,7 @@ impl Setup {
             engines: EngineChoice::Memory,
             template,
             uncommitted_bytes_max: Budget::BYTES_MAX,
+            max_task_idle: Some(Duration::ZERO),
             marker_delay: Duration::ZERO,
             tells_horizon: true,
             broken: None,
@@ -101,6 +103,14 @@ impl Driver {
     #[must_use]
     pub fn uncommitted_bytes_max(mut self, bytes_max: usize) -> Self {
         self.setup.uncommitted_bytes_max = bytes_max;
+        self
+    }
+
+    /// How long a task waits for an input that is silent; `None` = not even for what is there. As
+    /// [`AppSettings::max_task_idle`](crate::app::AppSettings::max_task_idle). Default 0.
+    #[must_use]
+    pub fn max_task_idle(mut self, idle: Option<Duration>) -> Self {
+        self.setup.max_task_idle = idle;
         self
     }
 

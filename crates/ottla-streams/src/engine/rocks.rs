@@ -14,15 +14,20 @@
 //! A disk that is full refuses the batch; RocksDB goes on by itself within seconds once twice the budget is free, and
 //! the same batch may be written again.
 //!
+//! A snapshot keeps its database open, also when its task has gone. A task that comes back finds the open database by
+//! the identity of its folder (`open_now`) and goes on with it; one whose writes have failed is never used again, since
+//! RocksDB refuses everything from then on: whoever wants it opened anew waits until its snapshots are gone.
+//!
 //! Place in the walk: see [`super`]. Not here: setting damaged folders aside ([`crate::state_dir`]).
 
 mod budget;
+mod open_now;
 mod options;
 
 use std::fmt;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -56,6 +61,12 @@ struct Inner {
     writing: Mutex<()>,
     /// Bytes that a flush would free, as of the last write.
     memory: AtomicU64,
+    /// An engine writes to it; at most one.
+    has_writer: AtomicBool,
+    /// A write or flush has failed: RocksDB may refuse all others until it is opened anew.
+    is_ailing: AtomicBool,
+    /// Last, so that it goes after the database is closed.
+    open: Arc<()>,
 }
 
 impl fmt::Debug for Inner {
@@ -87,19 +98,50 @@ fn told(folder: &Path, during: &'static str, error: &rocksdb::Error) -> EngineEr
 }
 
 impl Inner {
-    fn open(folder: &Path, names: &[&str], shared: &RocksShared, wal: bool) -> Result<Self, EngineError> {
+    /// The database of a folder: the open one, when snapshots keep it open and it is fit for use, else opened.
+    fn open(
+        folder: &Path,
+        names: &[&str],
+        shared: &RocksShared,
+        wal: bool,
+    ) -> Result<Arc<Self>, EngineError> {
         let io = |error: std::io::Error| EngineError::Io {
             folder: folder.display().to_string(),
             during: "opened",
             reason: error.to_string(),
         };
         files::create_folders(folder).map_err(io)?;
-        let exists = check_files(folder).map_err(io)?;
+        let exists = check_files(folder).map_err(io)??;
+        let families: Vec<String> = names.iter().map(|name| format!("{FAMILY_PREFIX}{name}")).collect();
+        open_now::find_or_open(files::identity(folder).map_err(io)?, folder, |open| match open {
+            None => Self::open_anew(folder, families, exists, shared, wal),
+            Some(inner) => inner.take_over(&families, wal),
+        })
+    }
+
+    /// An engine takes a database that is open already.
+    fn take_over(self: Arc<Self>, families: &[String], wal: bool) -> Result<Arc<Self>, EngineError> {
+        let folder = self.folder.display().to_string();
+        if self.is_ailing.load(Ordering::Relaxed) || self.families != families || self.wal != wal {
+            return Err(EngineError::Held { folder });
+        }
+        if self.has_writer.swap(true, Ordering::AcqRel) {
+            return Err(EngineError::Locked { folder });
+        }
+        Ok(self)
+    }
+
+    fn open_anew(
+        folder: &Path,
+        families: Vec<String>,
+        exists: bool,
+        shared: &RocksShared,
+        wal: bool,
+    ) -> Result<Arc<Self>, EngineError> {
         let failed = |error: rocksdb::Error| told(folder, "opened", &error);
         let options = options::database(shared).map_err(failed)?;
-        let families: Vec<String> = names.iter().map(|name| format!("{FAMILY_PREFIX}{name}")).collect();
         let mut all = families.clone();
-        if exists? {
+        if exists {
             // Stores of another topology must be opened too; they are left alone.
             all.extend(DB::list_cf(&options, folder).map_err(failed)?);
         }
@@ -109,7 +151,9 @@ impl Inner {
         let family = |name: String| ColumnFamilyDescriptor::new(name, options::family(shared));
         let db = DB::open_cf_descriptors(&options, folder, all.into_iter().map(family)).map_err(failed)?;
         let (folder, writing, memory) = (folder.to_owned(), Mutex::new(()), AtomicU64::new(0));
-        Ok(Self { db, folder, families, wal, writing, memory })
+        let (has_writer, is_ailing) = (AtomicBool::new(true), AtomicBool::new(false));
+        let open = Arc::new(());
+        Ok(Arc::new(Self { db, folder, families, wal, writing, memory, has_writer, is_ailing, open }))
     }
 
     fn family(&self, store: StoreId) -> &ColumnFamily {
@@ -124,6 +168,9 @@ impl Inner {
     fn told(&self, during: &'static str) -> impl Fn(rocksdb::Error) -> EngineError + '_ {
         move |error| {
             let error = told(&self.folder, during, &error);
+            if matches!(during, "written" | "flushed") {
+                self.is_ailing.store(true, Ordering::Relaxed);
+            }
             if let EngineError::Corrupt { reason, .. } = &error
                 && let Err(failed) = files::write(&self.folder.join(DAMAGED), reason.as_bytes())
             {
@@ -226,7 +273,8 @@ impl RocksEngine {
     /// Opens the folder for the stores of these names, making what is absent. Stores that it does not have yet are
     /// empty; stores that are not named stay.
     ///
-    /// `Corrupt`: set the folder aside. `Locked`: somebody has it open, in this process or another.
+    /// `Corrupt`: set the folder aside. `Locked`: somebody has it open, in this process or another. `Held`: snapshots
+    /// keep it open, and it must be opened anew.
     pub fn open(folder: &Path, names: &[&str], shared: &RocksShared) -> Result<Self, EngineError> {
         Self::open_with(folder, names, shared, shared.settings().wal)
     }
@@ -249,7 +297,7 @@ impl RocksEngine {
         shared: &RocksShared,
         wal: bool,
     ) -> Result<Self, EngineError> {
-        let inner = Arc::new(Inner::open(folder, names, shared, wal)?);
+        let inner = Inner::open(folder, names, shared, wal)?;
         shared.budget().join(&inner);
         let mut writing = WriteOptions::default();
         writing.set_sync(false);
@@ -261,7 +309,13 @@ impl RocksEngine {
 impl Drop for RocksEngine {
     fn drop(&mut self) {
         self.shared.budget().leave(&self.inner);
+        self.inner.has_writer.store(false, Ordering::Release);
     }
+}
+
+/// Whether a database of that folder is open in this process, under whatever name: then it must not be renamed.
+pub fn is_open(folder: &Path) -> bool {
+    files::identity(folder).is_ok_and(open_now::is_open)
 }
 
 /// Our bounds as RocksDB's: from included, to excluded.

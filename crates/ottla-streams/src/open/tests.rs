@@ -24,7 +24,7 @@ fn opener() -> StateOpener {
 }
 
 fn fill(state: &mut TaskState, commits: u64) {
-    for n in 0..commits {
+    for n in state.meta().seq..commits {
         for key in 0..50u8 {
             state
                 .put(S, Bytes::from(vec![key]), Some(Bytes::from(n.to_string().repeat(40))))
@@ -148,6 +148,55 @@ fn rebuild_beside_and_swap() {
     assert_eq!(state.meta().seq, 3);
     assert_eq!(state.get(S, &[0]).expect("read"), Some(Bytes::from("2".repeat(40))));
     assert!(aside.join("CURRENT").exists());
+}
+
+/// Proves that a snapshot that a query still holds keeps no task away: its stores are opened again over the open
+/// database, go on there, and the snapshot stays as it was; and that a folder that is open is not renamed, until the
+/// last snapshot is gone.
+#[test]
+fn a_held_snapshot_keeps_nobody_out() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = StateDir::open(dir.path(), "app").expect("opened");
+    let task = root.task(TASK).expect("made");
+    let mut state = opener().open(&task, Place::Current, &specs(), 1).expect("opened").state;
+    fill(&mut state, 2);
+    let held = state.snapshot();
+    drop(state);
+    let mut state = opener().open(&task, Place::Current, &specs(), 1).expect("opened again").state;
+    assert_eq!(state.meta().seq, 2);
+    fill(&mut state, 4);
+    assert_eq!(held.get(S, &[0]).expect("read"), Some(Bytes::from("1".repeat(40))));
+    let error = opener().open(&task, Place::Current, &specs(), 1).expect_err("two would write");
+    assert!(error.is_held(), "{error}");
+    drop(state);
+    let mut rebuild = opener().open(&task, Place::Rebuild, &specs(), 1).expect("opened").state;
+    fill(&mut rebuild, 1);
+    drop(rebuild);
+    let error = opener().swap(&task, "test").expect_err("open under its name");
+    assert!(error.is_held() && error.to_string().contains("snapshot"), "{error}");
+    let error = opener().set_aside(&task, "test").expect_err("open under its name");
+    assert!(error.is_held(), "{error}");
+    drop(held);
+    opener().swap(&task, "test").expect("swapped");
+    let state = opener().open(&task, Place::Current, &specs(), 1).expect("opened").state;
+    assert_eq!(state.meta().seq, 1);
+}
+
+/// Proves that stores of another topology are not taken over from an open database: they are opened when it is closed.
+#[test]
+fn other_stores_wait_for_a_held_snapshot() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = StateDir::open(dir.path(), "app").expect("opened");
+    let task = root.task(TASK).expect("made");
+    let state = opener().open(&task, Place::Current, &specs(), 1).expect("opened").state;
+    let held = state.snapshot();
+    drop(state);
+    let mut other = specs();
+    other[0].name = "other".into();
+    let error = opener().open(&task, Place::Current, &other, 1).expect_err("another store");
+    assert!(matches!(error, OpenError::State(StateError::Engine(EngineError::Held { .. }))), "{error}");
+    drop(held);
+    opener().open(&task, Place::Current, &other, 1).expect("opened");
 }
 
 /// Proves that a topology that changed is refused and nothing is moved.

@@ -5,7 +5,6 @@ use std::fmt;
 use ottla_client::TopicPartition;
 
 use crate::anchor::AnchorError;
-use crate::engine::EngineError;
 use crate::port::PortError;
 use crate::record::TaskId;
 use crate::state::StateError;
@@ -228,11 +227,13 @@ impl RecoveryError {
         }
     }
 
+    /// The disk refused: the same step may work later, at the latest when the stores were opened anew.
+    pub fn is_io(&self) -> bool {
+        matches!(self, Self::State(error) if error.is_io())
+    }
+
     /// Whether the same step may work later without anybody's help.
     pub fn is_retriable(&self) -> bool {
-        matches!(
-            self,
-            Self::Port(PortError::Retriable(_)) | Self::State(StateError::Engine(EngineError::Io { .. }))
-        )
+        matches!(self, Self::Port(PortError::Retriable(_))) || self.is_io()
     }
 }

@@ -108,7 +108,7 @@ impl Spill {
         Ok(())
     }
 
-    pub(super) fn get(&self, store: StoreId, key: &[u8]) -> Result<Known, StateError> {
+    pub(super) fn get(&self, store: StoreId, key: &[u8]) -> Result<Known, EngineError> {
         let Some(scratch) = &self.scratch else { return Ok(Known::Nothing) };
         Ok(match scratch.get(store, key)? {
             None => Known::Nothing,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
-use ottla_env::disk::Disk;
 use ottla_env::disk::os::OsDisk;
+use ottla_env::disk::{Disk, File};
 use ottla_env::files;
 use ottla_env::rng::{OsRng, Rng};
 
@@ -93,6 +94,15 @@ fn parse(text: &str) -> Option<(Identity, Place)> {
     Some((identity, Place { host: get("host")?, boot: get("boot")?, file }))
 }
 
+/// Writes a new small file, synced.
+pub(super) fn write_whole(file: &Arc<dyn File>, text: &str) -> io::Result<()> {
+    let written = file.write_vectored_at(&[io::IoSlice::new(text.as_bytes())], 0)?;
+    if written < text.len() {
+        return Err(io::Error::new(io::ErrorKind::WriteZero, "a small file was not written whole"));
+    }
+    file.sync_all()
+}
+
 impl Identity {
     /// Reads the identity of a folder; makes one when there is none, when it cannot be read, or when it is a copy.
     pub(super) fn load_or_make(disk: &OsDisk, application_id: &str) -> io::Result<Self> {
@@ -135,11 +145,7 @@ impl Identity {
             place.file.device,
             place.file.inode,
         );
-        let written = file.write_vectored_at(&[io::IoSlice::new(text.as_bytes())], 0)?;
-        if written < text.len() {
-            return Err(io::Error::new(io::ErrorKind::WriteZero, "the identity was not written whole"));
-        }
-        file.sync_all()?;
+        write_whole(&file, &text)?;
         disk.rename(NEW_FILE, FILE)?;
         disk.sync_dir()?;
         Ok(identity)

@@ -25,6 +25,28 @@ fn files_in(folder: &Path) -> Vec<String> {
     files::list_folder(folder).expect("listed").iter().map(name).collect()
 }
 
+/// Proves that the number of transactional ids stays over restarts, counts for the identity that took them and for no
+/// other, and that garbage is bounded.
+#[test]
+fn writers_are_remembered() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = opened(dir.path());
+    assert_eq!(first.writers().expect("read"), 0);
+    first.set_writers(7).expect("written");
+    let path = first.path().to_owned();
+    drop(first);
+    let again = opened(dir.path());
+    assert_eq!(again.writers().expect("read"), 7);
+    drop(again);
+    files::write(&path.join("identity"), b"garbage").expect("written");
+    let other = opened(dir.path());
+    assert_eq!(other.writers().expect("read"), 0, "the ids are another process's");
+    for text in ["", "7", "x y", "\u{1F}", &format!("{} 99999999999", other.identity().process_id)] {
+        files::write(&path.join("writers"), text.as_bytes()).expect("written");
+        assert!(other.writers().expect("read") <= WRITERS_MAX, "{text:?}");
+    }
+}
+
 /// Proves that the identity stays over restarts, and that its names are what Kafka takes.
 #[test]
 fn identity_stays() {

@@ -86,7 +86,9 @@ pub enum TaskError {
         reason: String,
     },
     /// The user's code refused a record, and the policy is to fail.
-    #[error("{at} cannot be processed in {node:?}: {reason}")]
+    #[error(
+        "{at} cannot be processed in {node:?}: {reason}; mend the code, or set on_process_error to Skip or DeadLetter"
+    )]
     Process {
         /// The record.
         at: RecordPosition,
@@ -96,7 +98,10 @@ pub enum TaskError {
         reason: String,
     },
     /// A result cannot be written, and the policy is to fail.
-    #[error("a result of {at} cannot be written by {node:?}: {reason}")]
+    #[error(
+        "a result of {at} cannot be written by {node:?}: {reason}; mend the code or the topic, or set on_produce_error to \
+         Skip or DeadLetter"
+    )]
     Produce {
         /// The record that was being processed.
         at: RecordPosition,
@@ -106,7 +111,9 @@ pub enum TaskError {
         reason: String,
     },
     /// The user's code panicked, and the policy is to fail.
-    #[error("{node:?} panicked at {at}: {message}")]
+    #[error(
+        "{node:?} panicked at {at}: {message}; mend the code, or set on_process_error to Skip or DeadLetter"
+    )]
     Panicked {
         /// The record; for a timer the next one.
         at: RecordPosition,

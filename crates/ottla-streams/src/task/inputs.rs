@@ -2,8 +2,12 @@
 //!
 //! A record stays where it is when it is taken; only a mark moves over it. A commit drops what is before the mark,
 //! a rollback sets the mark back, so that nothing is fetched again. Contents are shared bytes, a copy costs counts.
+//!
+//! While an input has nothing that waits, the others may have to wait for it (KIP-353, KIP-695), or the order between
+//! them is by chance: always until what its partition holds was fetched, and as long as is asked for after that.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use ottla_client::TopicPartition;
 
@@ -38,6 +42,12 @@ struct Input {
     next_at_boundary: i64,
     /// Offset after the last record that was pushed.
     pushed: i64,
+    /// Everything below it was fetched.
+    fetched: i64,
+    /// End of what can be read, as far as known.
+    log_end: Option<i64>,
+    /// Wall clock when it was first seen without a record and without one that could be fetched, ms.
+    idle_since: Option<i64>,
 }
 
 /// A record that was taken.
@@ -54,6 +64,18 @@ pub(super) struct Inputs {
     inputs: Vec<Input>,
     partitions: Vec<TopicPartition>,
     kept_bytes: usize,
+    /// How long the others wait for an input that has nothing; `None` = not even for what can be fetched.
+    idle_max: Option<Duration>,
+}
+
+/// Whether a record may be taken, as far as silent inputs go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    Yes,
+    /// What an input's partition holds is to be fetched first.
+    WhenFetched,
+    /// Nothing can be fetched; at this wall clock it has waited long enough, ms.
+    At(i64),
 }
 
 impl Inputs {
@@ -70,8 +92,56 @@ impl Inputs {
             next: 0,
             next_at_boundary: 0,
             pushed: 0,
+            fetched: 0,
+            log_end: None,
+            idle_since: None,
         });
-        Self { inputs: inputs.collect(), partitions, kept_bytes: 0 }
+        Self { inputs: inputs.collect(), partitions, kept_bytes: 0, idle_max: None }
+    }
+
+    /// How long the others wait for an input that has nothing, once everything that its partition holds was taken;
+    /// `None` = not at all.
+    pub(super) fn set_idle_max(&mut self, idle_max: Option<Duration>) {
+        self.idle_max = idle_max;
+    }
+
+    pub(super) fn idle_max(&self) -> Option<Duration> {
+        self.idle_max
+    }
+
+    /// Tells where what can be read of a partition ends now.
+    pub(super) fn set_log_end(&mut self, at: &TopicPartition, log_end: i64) {
+        if let Some(input) = self.find(at) {
+            input.log_end = Some(log_end);
+        }
+    }
+
+    /// Whether a record may be taken now. An input that gets records begins to be waited for anew.
+    pub(super) fn ready(&mut self, wall_ms: i64) -> Ready {
+        let Some(idle_max) = self.idle_max.filter(|_| self.inputs.len() > 1) else { return Ready::Yes };
+        let idle_ms = i64::try_from(idle_max.as_millis()).unwrap_or(i64::MAX);
+        let mut ready = Ready::Yes;
+        for input in &mut self.inputs {
+            if input.taken < input.entries.len() {
+                input.idle_since = None;
+                continue;
+            }
+            if input.log_end.is_none_or(|end| end > input.fetched.max(input.pushed)) {
+                input.idle_since = None;
+                ready = Ready::WhenFetched;
+                continue;
+            }
+            // a clock that was set back begins the wait anew
+            let since = input.idle_since.filter(|since| *since <= wall_ms).unwrap_or(wall_ms);
+            input.idle_since = Some(since);
+            let due = since.saturating_add(idle_ms);
+            ready = match ready {
+                Ready::Yes if due > wall_ms => Ready::At(due),
+                Ready::At(before) => Ready::At(before.max(due)),
+                Ready::Yes | Ready::WhenFetched => ready,
+            };
+        }
+        ready
     }
 
     pub(super) fn partitions(&self) -> &[TopicPartition] {
@@ -88,6 +158,7 @@ impl Inputs {
         for input in &mut self.inputs {
             let next = offsets.get(&input.at).copied().unwrap_or(0);
             (input.next, input.next_at_boundary, input.pushed) = (next, next, next);
+            (input.fetched, input.log_end, input.idle_since) = (next, None, None);
             input.entries.clear();
             (input.taken, input.waiting_bytes) = (0, 0);
         }
@@ -158,10 +229,9 @@ impl Inputs {
 
     /// Everything below that offset was fetched: when no record waits, the next one to take is at or above it.
     pub(super) fn fetched_to(&mut self, at: &TopicPartition, offset: i64) {
-        if let Some(input) = self.find(at)
-            && input.taken == input.entries.len()
-            && offset > input.next
-        {
+        let Some(input) = self.find(at) else { return };
+        input.fetched = input.fetched.max(offset);
+        if input.taken == input.entries.len() && offset > input.next {
             (input.next, input.pushed) = (offset, offset.max(input.pushed));
         }
     }
@@ -201,11 +271,6 @@ impl Inputs {
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
-
-    /// Inputs without a record that waits.
-    pub(super) fn empty_inputs(&self) -> impl Iterator<Item = &TopicPartition> {
-        self.inputs.iter().filter(|input| input.taken == input.entries.len()).map(|input| &input.at)
-    }
 }
 
 #[cfg(test)]
@@ -244,6 +309,41 @@ mod tests {
         inputs.rollback();
         assert!(all(&mut inputs).is_empty());
         assert_eq!(inputs.offsets()[&TopicPartition::new("a", 0)], 8);
+    }
+
+    /// Proves the waiting for silent inputs: until it is known what a partition holds, until that was fetched, and then
+    /// as long as was asked for; that a record of it ends the wait and begins the next one anew; that who asks for no
+    /// waiting, and a single input, never wait; and that a clock that goes back makes nobody wait for ever.
+    #[test]
+    fn waits_for_silent_inputs() {
+        let (a, b) = (TopicPartition::new("a", 0), TopicPartition::new("b", 0));
+        let mut inputs = inputs();
+        inputs.push(vec![record("a", 0, 1)]);
+        assert_eq!(inputs.ready(100), Ready::Yes, "not asked for");
+        inputs.set_idle_max(Some(Duration::from_millis(50)));
+        assert_eq!(inputs.ready(100), Ready::WhenFetched, "nothing is known of b");
+        inputs.set_log_end(&b, 3);
+        assert_eq!(inputs.ready(100), Ready::WhenFetched, "b has three records");
+        inputs.fetched_to(&b, 3); // aborted ones
+        assert_eq!(inputs.ready(100), Ready::At(150));
+        assert_eq!(inputs.ready(149), Ready::At(150));
+        assert_eq!(inputs.ready(150), Ready::Yes);
+        inputs.push(vec![record("b", 3, 5)]);
+        inputs.set_log_end(&b, 4);
+        assert_eq!(inputs.ready(160), Ready::Yes);
+        assert_eq!(inputs.take().expect("waits").at, a);
+        assert_eq!(inputs.take().expect("waits").at, b);
+        inputs.push(vec![record("a", 1, 9)]);
+        inputs.set_log_end(&a, 2);
+        assert_eq!(inputs.ready(170), Ready::At(220), "anew");
+        assert_eq!(inputs.ready(20), Ready::At(70), "the clock went back");
+        inputs.set_idle_max(Some(Duration::ZERO));
+        assert_eq!(inputs.ready(21), Ready::Yes);
+        inputs.resume_at(&BTreeMap::new());
+        assert_eq!(inputs.ready(22), Ready::WhenFetched, "what was known is forgotten");
+        let mut single = Inputs::new(vec![(a, 0, None)]);
+        single.set_idle_max(Some(Duration::from_secs(1)));
+        assert_eq!(single.ready(0), Ready::Yes);
     }
 
     /// Proves that records below the start, seen twice or of strange partitions are left out.

@@ -8,12 +8,10 @@ use ottla_client::{GroupMetadata, OffsetToCommit, TopicPartition};
 use super::slot::{Base, Slot, Status};
 use super::{Guarantee, Phase, Step, Worker, WorkerError, WorkerEvent};
 use crate::anchor::{Anchor, Target};
-use crate::engine::EngineError;
 use crate::meta::Meta;
 use crate::port::{Acked, CommitFailure, PortError, TransactionPort};
 use crate::record::TaskId;
 use crate::recovery::ChangeSource;
-use crate::state::StateError;
 use crate::task::Boundary;
 
 impl<T: TransactionPort> Worker<T> {
@@ -89,16 +87,21 @@ impl<T: TransactionPort> Worker<T> {
     fn flush(&mut self) -> Result<bool, WorkerError> {
         match self.port.flush() {
             Ok(acked) => {
-                for (at, last) in acked {
-                    let known = self.acked.entry(at).or_insert(last);
-                    if last.offset > known.offset {
-                        *known = last;
-                    }
-                }
+                self.keep_acked(acked);
                 Ok(true)
             }
             Err(PortError::Retriable(reason)) => self.later("flush", &reason),
             Err(error) => self.call_failed(error).map(|()| false),
+        }
+    }
+
+    /// What the open transaction has written so far.
+    pub(super) fn keep_acked(&mut self, acked: BTreeMap<TopicPartition, Acked>) {
+        for (at, last) in acked {
+            let known = self.acked.entry(at).or_insert(last);
+            if last.offset > known.offset {
+                *known = last;
+            }
         }
     }
 
@@ -195,6 +198,13 @@ impl<T: TransactionPort> Worker<T> {
             let slot = self.slots.get_mut(id).expect("tasks of a decided transaction are here");
             slot.base = Base { writer: self.settings.writer.clone(), seq: slot.attempt };
             slot.passed();
+            let offsets = slot.task.offsets();
+            let is_past = |until: &BTreeMap<TopicPartition, i64>| {
+                until.iter().all(|(at, until)| offsets.get(at).is_none_or(|now| now >= until))
+            };
+            if self.careful.get(id).is_some_and(is_past) {
+                self.careful.remove(id);
+            }
         }
         if !self.apply_first {
             self.apply(ids)?;
@@ -213,9 +223,10 @@ impl<T: TransactionPort> Worker<T> {
         Ok(())
     }
 
-    /// S4 for a task: overlay and meta in one batch. A disk that refuses makes the task wait, and only it.
+    /// S4 for a task: overlay and meta in one batch. A disk that refuses makes the task wait, and only it; when it goes
+    /// on refusing, its stores are opened anew, since an engine may not recover by itself.
     fn apply_one(&mut self, id: TaskId) -> bool {
-        let retry_at = self.now() + self.settings.retry_pause;
+        let now = self.now();
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         let Some(boundary) = slot.boundary.clone() else { return true };
         match slot.task.state_mut().apply(boundary) {
@@ -224,18 +235,24 @@ impl<T: TransactionPort> Worker<T> {
                 slot.task.committed();
                 true
             }
-            Err(error) if is_io(&error) => {
-                if !matches!(slot.status, Status::Parked { .. }) {
-                    self.events.push(WorkerEvent::Parked { task: id, reason: error.to_string() });
+            Err(error) if error.is_io() => {
+                let since = match slot.status {
+                    Status::Parked { since, .. } => since,
+                    Status::Running | Status::SetApart => {
+                        self.events.push(WorkerEvent::Parked { task: id, reason: error.to_string() });
+                        now
+                    }
+                };
+                if now.saturating_sub(since) >= self.settings.park_max {
+                    self.close_engine(id, &error);
+                } else {
+                    let retry_at = now + self.settings.retry_pause;
+                    slot.status = Status::Parked { since, retry_at };
                 }
-                slot.status = Status::Parked { retry_at };
                 false
             }
             Err(error) => {
-                if let Some(slot) = self.take_slot(id) {
-                    let (state, reason) = (slot.into_state(), error.to_string());
-                    self.events.push(WorkerEvent::Damaged { task: id, state, reason });
-                }
+                self.close_engine(id, &error);
                 false
             }
         }
@@ -244,7 +261,7 @@ impl<T: TransactionPort> Worker<T> {
     /// Tries S4 again for tasks whose disk refused it.
     pub(super) fn unpark(&mut self) -> Result<(), WorkerError> {
         let now = self.now();
-        let due = |slot: &Slot| matches!(slot.status, Status::Parked { retry_at } if retry_at <= now);
+        let due = |slot: &Slot| matches!(slot.status, Status::Parked { retry_at, .. } if retry_at <= now);
         let ids: Vec<TaskId> = self.slots.iter().filter(|(_, slot)| due(slot)).map(|(id, _)| *id).collect();
         for id in ids {
             self.at(Step::InApply)?;
@@ -282,9 +299,4 @@ fn boundary(slot: &Slot, writer: &str, acked: &BTreeMap<TopicPartition, Acked>, 
         store.time_ms = wall_ms; // taken before the flush: no later delete is missed
     }
     Meta { inputs, stream_time, timers, seq: slot.attempt, writer: writer.to_owned(), ..meta }
-}
-
-/// The disk refused; the same batch may be written later.
-fn is_io(error: &StateError) -> bool {
-    matches!(error, StateError::Engine(EngineError::Io { .. }))
 }

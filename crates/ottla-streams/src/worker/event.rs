@@ -44,6 +44,16 @@ pub enum WorkerEvent {
         /// The task.
         task: TaskId,
     },
+    /// The disk refuses to read, or goes on refusing to write. The stores are to be closed and opened anew, and the task
+    /// goes on from its boundary.
+    Reopen {
+        /// The task.
+        task: TaskId,
+        /// Its state, without the writes that were not committed; drop it before the stores are opened.
+        state: TaskState,
+        /// What the disk said.
+        reason: String,
+    },
     /// A store is damaged. Its folder is to be set aside, and a new one recovered beside it.
     Damaged {
         /// The task.

@@ -34,6 +34,10 @@ impl Cell {
 pub struct WorkerMetrics {
     /// Records processed, those of aborted transactions included.
     pub records: Cell,
+    /// Records left out by a policy, those of aborted transactions included.
+    pub left_out: Cell,
+    /// Records that came after their windows had closed, those of aborted transactions included.
+    pub late: Cell,
     /// Transactions committed.
     pub commits: Cell,
     /// Rollbacks, for whatever reason.
@@ -91,6 +95,11 @@ impl WorkerMetrics {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.latency_sum_us.fetch_add(us, Ordering::Relaxed);
         self.commits.add(1);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn commit_for_test(&self, took: Duration) {
+        self.committed_in(took);
     }
 
     pub(super) fn set_lag(&self, lag: BTreeMap<TopicPartition, u64>) {

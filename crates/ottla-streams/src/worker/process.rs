@@ -1,7 +1,10 @@
 //! S0: tasks take records, and what they emit goes to the producer.
 
+use std::collections::BTreeMap;
+
 use crate::port::{PortError, TransactionPort};
 use crate::record::{OutputRecord, RawRecord, TaskId};
+use crate::state::StateError;
 use crate::task::{Emit, Stepped, TaskError};
 
 use super::slot::{Slot, Status};
@@ -61,6 +64,10 @@ impl<T: TransactionPort> Worker<T> {
                     self.fail(&format!("{at} is left out: {reason}"), false);
                     return Ok(took);
                 }
+                Err(TaskError::State(error)) if error.is_io() || error.damage().is_some() => {
+                    self.engine_failed(id, &error);
+                    return Ok(took);
+                }
                 Err(error) => {
                     self.task_failed(id, &error.to_string());
                     return Ok(took);
@@ -103,7 +110,39 @@ impl<T: TransactionPort> Worker<T> {
             }
         }
         self.at(Step::AfterSend)?;
+        if self.careful.contains_key(&id) { self.acknowledge(id) } else { Ok(true) }
+    }
+
+    /// Waits until the step just done is acknowledged: a record that is refused now is one of its results. `false`: the
+    /// transaction has failed.
+    fn acknowledge(&mut self, id: TaskId) -> Result<bool, WorkerError> {
+        match self.port.flush() {
+            Ok(acked) => self.keep_acked(acked),
+            Err(PortError::Retriable(_)) => {} // the commit asks again
+            Err(PortError::RecordRefused { topic, reason }) => {
+                self.result_refused(id, &topic, &reason);
+                return Ok(false);
+            }
+            Err(error) => {
+                self.call_failed(error)?;
+                return Ok(false);
+            }
+        }
         Ok(true)
+    }
+
+    /// A record of the transaction was refused, and nobody knows which: all tasks of it go the same way again, step by
+    /// step. `false`: they do so already.
+    fn go_carefully(&mut self) -> bool {
+        let suspects: BTreeMap<_, _> = self
+            .slots
+            .iter()
+            .filter(|(id, slot)| slot.is_dirty() && !self.careful.contains_key(id))
+            .map(|(id, slot)| (*id, slot.task.offsets()))
+            .collect();
+        let is_new = !suspects.is_empty();
+        self.careful.extend(suspects);
+        is_new
     }
 
     /// A result of the step just done cannot be written, ever: the task's policy says what becomes of its record.
@@ -159,6 +198,10 @@ impl<T: TransactionPort> Worker<T> {
             }
             PortError::RecordRefused { ref topic, .. } => {
                 let reason = error.to_string();
+                if self.go_carefully() {
+                    self.fail(&reason, false);
+                    return Ok(());
+                }
                 match self.wrote.get(topic.as_bytes()) {
                     Some(id) => self.task_failed(*id, &reason),
                     None => self.fail(&reason, false),
@@ -208,6 +251,23 @@ impl<T: TransactionPort> Worker<T> {
             }
         }
         self.fail(&format!("task {id}: {reason}"), false);
+    }
+
+    /// A task's stores cannot be read. What it did since its last boundary is aborted. No record is to blame, so it
+    /// counts as no fault.
+    fn engine_failed(&mut self, id: TaskId, error: &StateError) {
+        self.fail(&format!("task {id}: {error}"), false);
+        self.close_engine(id, error);
+    }
+
+    /// A task leaves at its last boundary, since its stores cannot be used as they are.
+    pub(super) fn close_engine(&mut self, id: TaskId, error: &StateError) {
+        let Some(slot) = self.take_slot(id) else { return };
+        let (task, state, reason) = (id, slot.into_state(), error.to_string());
+        self.events.push(match error.is_io() {
+            true => WorkerEvent::Reopen { task, state, reason },
+            false => WorkerEvent::Damaged { task, state, reason },
+        });
     }
 
     /// Gives the transaction up; [`Worker::settle`] does the rest.

@@ -35,6 +35,8 @@ pub struct WorkerSettings {
     pub records_max: usize,
     /// Aborts in a row that one task may cause before it is set apart. Default 2.
     pub faults_max: u32,
+    /// Longest that a task waits for its disk with its stores open; then they are opened anew. Default 10 s.
+    pub park_max: Duration,
 }
 
 impl WorkerSettings {
@@ -49,6 +51,7 @@ impl WorkerSettings {
             retry_pause: Duration::from_millis(50),
             records_max: 1000,
             faults_max: 2,
+            park_max: Duration::from_secs(10),
         }
     }
 }

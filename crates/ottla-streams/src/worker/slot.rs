@@ -37,7 +37,7 @@ pub(super) enum Status {
     /// Process.
     Running,
     /// Wait for its disk; its boundary is committed and not applied.
-    Parked { retry_at: Duration },
+    Parked { since: Duration, retry_at: Duration },
     /// Nothing: it failed too often.
     SetApart,
 }

@@ -116,7 +116,8 @@ impl<T: TransactionPort> Worker<T> {
         }
         let Some(verdicts) = self.verdicts(owned)? else { return Ok(false) };
         for (id, verdict) in verdicts {
-            if verdict == Verdict::Lost {
+            // also a commit of our own that was taken for aborted: its writes are not here, the log has them
+            if verdict != Verdict::Aborted {
                 self.give_up(id, "another member has worked on the task meanwhile");
             }
         }

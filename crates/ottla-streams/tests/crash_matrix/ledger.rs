@@ -35,7 +35,8 @@ impl Counter {
         key: &String,
         cx: &mut Context<'_, String, i64>,
     ) -> Result<i64, ProcessError> {
-        let count = cx.store(store).get(key)?.unwrap_or(0) + 1;
+        // what a read says is passed over, as careless code would do: the task must notice all the same
+        let count = cx.store(store).get(key).unwrap_or_default().unwrap_or(0) + 1;
         cx.store(store).put(key, &count)?;
         Ok(count)
     }

@@ -302,6 +302,45 @@ fn c14_the_disk_is_full_and_then_the_process_dies() {
     }
 }
 
+/// C14, and the disk goes on refusing: the task's stores are opened anew, and it goes on from its committed boundary by
+/// what the changelog has. An engine that does not recover by itself keeps no task waiting for ever.
+#[test]
+fn c14_the_disk_goes_on_refusing() {
+    for seed in SEEDS {
+        let mut ledger = Ledger::new(seed, |driver| driver);
+        ledger.feed(40);
+        ledger.driver.run().unwrap();
+        ledger.driver.fail_writes(0, u32::MAX).unwrap();
+        ledger.feed(40);
+        ledger.driver.advance(Duration::from_secs(12)).unwrap();
+        let counts = &ledger.driver.counts()[0];
+        assert!(counts.parked > 0 && counts.reopened > 0, "{counts:?}");
+        ledger.driver.fail_writes(0, 0).unwrap();
+        ledger.feed(10);
+        ledger.prove();
+        assert_eq!(ledger.driver.counts()[0].kills, 0);
+        assert!(ledger.replayed() > 0);
+    }
+}
+
+/// C14 and C16 while a record is processed: a store cannot be read, because the disk refuses or since it is damaged. The
+/// record is not to blame: nothing is set apart or left out, the task starts again from its boundary, rebuilt beside
+/// when it must be.
+#[test]
+fn c14_c16_a_store_cannot_be_read() {
+    for (seed, damaged) in SEEDS.flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut ledger = Ledger::new(seed, |driver| driver);
+        ledger.feed(40);
+        ledger.driver.run().unwrap();
+        ledger.driver.fail_reads(0, 3, damaged).unwrap();
+        ledger.feed(40);
+        ledger.prove();
+        let counts = &ledger.driver.counts()[0];
+        assert_eq!((counts.set_apart, counts.kills), (0, 0), "{counts:?}");
+        assert!(if damaged { counts.rebuilds > 0 } else { counts.reopened > 0 }, "{counts:?}");
+    }
+}
+
 /// C15: the folder is gone, or the tasks come to a host that never had them: everything is restored from the log.
 #[test]
 fn c15_the_disks_are_lost() {

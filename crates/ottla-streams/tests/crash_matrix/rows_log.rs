@@ -283,6 +283,64 @@ fn c23_a_poisoned_task_is_set_apart() {
     driver.check().unwrap();
 }
 
+/// Echoes, through two partitions in one process.
+fn echo(policy: Policy) -> Topology {
+    Topology::new("echo", |b| {
+        b.policies(Policies { on_produce_error: policy, ..Policies::default() });
+        b.stream("in", Utf8, Utf8).to("out");
+    })
+    .unwrap()
+}
+
+/// C23 for a result that the cluster refuses only when the transaction is flushed, without saying which: the record
+/// that it came of is found and named, it alone becomes a dead letter, and no record of the others in the same
+/// transaction is lost or doubled.
+#[test]
+fn c23_a_result_that_is_refused_late_is_named() {
+    for seed in 0..12 {
+        let topology = echo(Policy::DeadLetter("dead".to_owned()));
+        let mut driver = Driver::new(topology).partitions("in", 2).seed(seed);
+        driver.poison("17", "dead").unwrap();
+        for n in 0..40 {
+            driver.pipe("in", format!("k{n}"), format!("{n}")).unwrap();
+        }
+        let mut wanted: Vec<String> = (0..40).filter(|n| *n != 17).map(|n| n.to_string()).collect();
+        wanted.sort();
+        driver.run().unwrap();
+        let mut out: Vec<String> =
+            driver.read_as("out", &Utf8, &Utf8).unwrap().into_iter().map(|(_, value)| value).collect();
+        out.sort();
+        assert_eq!(out, wanted, "seed {seed}");
+        let dead = driver.read_all("dead").unwrap();
+        assert_eq!(dead.len(), 1, "seed {seed}");
+        assert_eq!(dead[0].record.value.as_deref(), Some(&b"17"[..]));
+        let header = |name: &str| {
+            let header =
+                dead[0].record.headers.iter().find(|header| &header.key[..] == name).expect("a header");
+            String::from_utf8(header.value.clone().expect("a value").to_vec()).expect("text")
+        };
+        assert_eq!(header("ottla.topic"), "in");
+        assert!(header("ottla.error").contains("INVALID_RECORD") && !header("ottla.offset").is_empty());
+        assert_eq!(driver.counts()[0].set_apart, 0);
+        driver.check().unwrap();
+    }
+}
+
+/// The same without a policy: the application stops, and the error says topic, partition and offset.
+#[test]
+fn c23_a_result_that_is_refused_late_stops_by_name() {
+    let mut driver = Driver::new(echo(Policy::Fail)).partitions("in", 2).seed(3);
+    for n in 0..4 {
+        let (key, value) = (Some("k".into()), Some(format!("{n}").into()));
+        let record = RawRecord { key, value, ..RawRecord::default() };
+        driver.pipe_record("in", Some(1), record).unwrap();
+    }
+    driver.poison("2", "").unwrap();
+    driver.run().unwrap();
+    let refused = driver.refused();
+    assert!(refused.len() == 1 && refused[0].contains("offset 2 of in/1"), "{refused:?}");
+}
+
 /// C23 for results: a topic that the cluster refuses stops the task by name, and nothing of its transaction shows.
 #[test]
 fn c23_a_result_that_is_refused() {

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::world::{Decimal, Event, Row, World, events, taken};
 use crate::codec::{Nullable, Utf8};
+use crate::driver::Driver;
 use crate::dsl::JoinWindow;
+use crate::record::RawRecord;
 use crate::topology::Topology;
 
 fn table_topology() -> Topology {
@@ -194,4 +196,74 @@ fn null_keys() {
     world.run();
     assert_eq!(world.rows("out"), [(None, Some("1+None".to_owned()), 1)]);
     assert_eq!(world.task(0).metrics().null_keys, 2);
+}
+
+/// Words with what a table says of them.
+fn looked_up() -> Topology {
+    Topology::new("app", |b| {
+        let table = b.table("table", "latest", Utf8, Utf8);
+        let words = b.stream("words", Utf8, Utf8);
+        words.left_join(&table, |word, found| format!("{word}: {found:?}")).values_as(Utf8).to("out");
+    })
+    .expect("it is sound")
+}
+
+fn record(key: &str, value: &str, timestamp: i64) -> RawRecord {
+    let (key, value) = (Some(key.to_owned().into()), Some(value.to_owned().into()));
+    RawRecord { key, value, timestamp, headers: Vec::new() }
+}
+
+fn out(driver: &mut Driver) -> Vec<String> {
+    let found = driver.read_all("out").expect("a topic").into_iter();
+    found
+        .map(|found| String::from_utf8(found.record.value.expect("a value").to_vec()).expect("text"))
+        .collect()
+}
+
+/// Proves KIP-695: while an input holds records that were not fetched yet, those of the others wait, so that a stream
+/// meets all of a table that is older; and that without it the order is by chance.
+#[test]
+fn what_is_there_is_waited_for() {
+    let mut missed = 0;
+    for seed in 0..20 {
+        for idle in [None, Some(Duration::ZERO)] {
+            let mut driver = Driver::new(looked_up()).seed(seed).max_task_idle(idle);
+            for n in 0..60 {
+                driver.pipe_record("table", None, record(&format!("k{n}"), "here", n)).expect("piped");
+            }
+            for n in 0..60 {
+                driver.pipe_record("words", None, record(&format!("k{n}"), "word", 1000 + n)).expect("piped");
+            }
+            driver.run().expect("it comes to rest");
+            let out = out(&mut driver);
+            assert_eq!(out.len(), 60, "seed {seed}");
+            let without = out.iter().filter(|line| line.ends_with("None")).count();
+            match idle {
+                Some(_) => assert_eq!(without, 0, "seed {seed}"),
+                None => missed += without,
+            }
+        }
+    }
+    assert!(missed > 0, "the table was never behind: this test shows nothing");
+}
+
+/// Proves KIP-353: an input that is silent is waited for as long as was asked for, counted from when it had nothing; what
+/// comes meanwhile is taken in order, and afterwards the others go on without it.
+#[test]
+fn a_silent_input_is_waited_for_so_long() {
+    for (idle_ms, wanted) in [(0, "word: None"), (500, "word: Some(\"late\")"), (100, "word: None")] {
+        let idle = Some(Duration::from_millis(idle_ms));
+        let mut driver = Driver::new(looked_up()).max_task_idle(idle);
+        driver.run().expect("it comes to rest");
+        driver.pipe_record("words", None, record("k", "word", 1000)).expect("piped");
+        driver.advance(Duration::from_millis(300)).expect("time passes");
+        assert_eq!(out(&mut driver).is_empty(), idle_ms > 300, "{idle_ms}");
+        driver.pipe_record("table", None, record("k", "late", 900)).expect("piped");
+        driver.run().expect("it comes to rest");
+        assert_eq!(out(&mut driver), [wanted], "{idle_ms}");
+        driver.pipe_record("words", None, record("k", "more", 2000)).expect("piped");
+        driver.run().expect("it comes to rest"); // time passes until it was waited for long enough
+        assert_eq!(out(&mut driver).len(), 2, "{idle_ms}");
+        driver.check().expect("invariants");
+    }
 }
