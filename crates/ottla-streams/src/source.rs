@@ -15,11 +15,13 @@
 //! | `outbox` | an outbox table in PostgreSQL (feature `postgres`) |
 //! | [`runner`] | lanes, transactions, rollback, unknown outcomes |
 //! | [`thread`] | a source at work in a thread of its own |
+//! | [`group`] | the same, with the lanes shared between processes |
 //!
 //! The design follows Kafka Connect's KIP-618 in writing positions in the records' transaction, and needs neither its
 //! leader nor its fencing requests. Not here: sinks; logical replication.
 
 pub mod files;
+pub mod group;
 #[cfg(feature = "postgres")]
 pub mod outbox;
 pub mod runner;

@@ -56,6 +56,8 @@ pub struct RunnerSettings {
     pub piece_bytes_max: usize,
     /// How often new source partitions are looked for; default 1 s.
     pub discover_interval: Duration,
+    /// The coordinator aborts a transaction that is open for longer; default 60 s.
+    pub transaction_timeout: Duration,
     /// Pause after a call that may work later; default 200 ms.
     pub retry_pause: Duration,
     /// What to do when offsets and positions do not fit together.
@@ -75,6 +77,7 @@ impl RunnerSettings {
             transaction_bytes_max: 16 << 20,
             piece_bytes_max: 1 << 20,
             discover_interval: Duration::from_secs(1),
+            transaction_timeout: Duration::from_secs(60),
             retry_pause: Duration::from_millis(200),
             on_mismatch: OnMismatch::Fail,
         }
@@ -129,6 +132,8 @@ pub struct RunnerMetrics {
     pub rollbacks: u64,
     /// Commits whose answer was lost, and which were found to be carried out.
     pub resolved_committed: u64,
+    /// Transactions that the coordinator ended because they were open for too long.
+    pub timed_out: u64,
     /// Calls that failed and were tried again.
     pub retries: u64,
 }
@@ -261,6 +266,11 @@ impl<T: TransactionPort> Runner<T> {
         if !lane.moved.is_empty() && self.phase == Phase::Open {
             self.fail("a lane was given to another member", false);
         }
+    }
+
+    /// Whether it has a lane, recovered or not.
+    pub fn has(&self, lane: i32) -> bool {
+        self.lanes.contains_key(&lane)
     }
 
     /// Whether a transaction is open or waits for its end.

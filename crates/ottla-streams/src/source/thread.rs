@@ -1,15 +1,16 @@
-//! A source at work in a thread of its own, over the client: all lanes in one process.
+//! A source at work in a thread of its own, over the client.
 //!
-//! The transactional id is `<application>/source/<name>`. A second process that starts with the same name takes it
-//! over: the first one's transaction is ended, and its thread stops with [`PortError::Fenced`]. Spreading the lanes over
-//! processes takes a group of their own and [`Runner::assign`]; that is not here.
+//! [`SourceThread::start`] has all lanes in one process. The transactional id is `<group>/<name>`; a second process that
+//! starts with the same name takes it over: the first one's transaction is ended, and its thread stops with
+//! [`PortError::Fenced`]. [`SourceThread::join`] (in [`super::group`]) shares the lanes between processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ottla_client::admin::{AdminError, NewTopic};
-use ottla_client::{ClientSettings, GroupMetadata, TransactionalSettings};
+use ottla_client::{ClientSettings, ErrorCode, GroupMetadata, Text, TransactionalSettings};
 use ottla_env::clock::{Clock, OsClock};
 use ottla_env::spawn::{self, Handle, ThreadHandle};
 use ottla_env::time;
@@ -20,20 +21,23 @@ use crate::kafka::{KafkaReader, KafkaWriter};
 use crate::port::PortError;
 
 /// Bytes of one fetch of positions.
-const FETCH_BYTES: usize = 1 << 20;
+pub(super) const FETCH_BYTES: usize = 1 << 20;
 /// How long nothing is done when nothing is there.
-const IDLE_PAUSE: Duration = Duration::from_millis(5);
+pub(super) const IDLE_PAUSE: Duration = Duration::from_millis(5);
+/// Longest until all brokers know a topic that was just made.
+const KNOWN_MAX: Duration = Duration::from_secs(30);
 
 /// A running source.
 #[derive(Debug)]
 pub struct SourceThread {
     stop: Arc<AtomicBool>,
+    leave: Arc<AtomicBool>,
     thread: ThreadHandle<Result<RunnerMetrics, RunnerError>>,
 }
 
 impl SourceThread {
-    /// Makes the positions topic when it is absent, takes the transactional id, and begins. Blocks meanwhile, so not for
-    /// tasks of a runtime. `name`: of the source within the application.
+    /// Makes the positions topic when it is absent, takes the transactional id, and begins, with all lanes. Blocks
+    /// meanwhile, so not for tasks of a runtime. `name`: of the source within the application.
     pub fn start(
         runtime: &Handle,
         client: &ClientSettings,
@@ -42,20 +46,18 @@ impl SourceThread {
         source: Box<dyn Source>,
     ) -> Result<Self, RunnerError> {
         let reader = KafkaReader::connect(runtime, client, FETCH_BYTES)?;
-        let positions = NewTopic::new(settings.positions_topic.as_str(), settings.lanes)
-            .config("cleanup.policy", "compact");
-        make_topic(runtime, &reader, positions)?;
+        make_positions(runtime, &reader, &settings)?;
         let id = format!("{}/{name}", settings.group_id);
-        let port = KafkaWriter::take(runtime, TransactionalSettings::new(client.clone(), id))?;
+        let transactional =
+            TransactionalSettings::new(client.clone(), id).transaction_timeout(settings.transaction_timeout);
+        let port = KafkaWriter::take(runtime, transactional)?;
         let mut runner = Runner::new(settings, source, port, Box::new(reader));
         for lane in 0..runner.settings().lanes {
             runner.assign(lane, OsClock.wall_ms())?;
         }
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::<AtomicBool>::default();
         let told = Arc::clone(&stop);
-        let thread = spawn::thread("streams-source", move || run(runner, &told))
-            .map_err(|error| PortError::Fatal(format!("no thread for a source: {error}")))?;
-        Ok(Self { stop, thread })
+        begin(stop, move |_| run(runner, &told))
     }
 
     /// Whether it has ended by itself, which it does only with an error.
@@ -63,7 +65,8 @@ impl SourceThread {
         self.thread.is_finished()
     }
 
-    /// Commits what was read, ends, and tells how it went.
+    /// Commits what was read, ends, and tells how it went. With static membership in a group its lanes stay its own for
+    /// a session's time-out.
     pub fn stop(self) -> Result<RunnerMetrics, RunnerError> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
@@ -73,34 +76,83 @@ impl SourceThread {
             }
         }
     }
-}
 
-fn make_topic(runtime: &Handle, reader: &KafkaReader, topic: NewTopic) -> Result<(), PortError> {
-    let made = runtime.block_on(reader.admin().create_topics(std::slice::from_ref(&topic), false));
-    match made.into_values().next() {
-        Some(Err(error)) if !exists(&error) => {
-            Err(PortError::Fatal(format!("topic {} cannot be created: {error}", topic.name)))
-        }
-        _ => Ok(()),
+    /// As [`SourceThread::stop`], and leaves the group for good, so that others take its lanes at once.
+    pub fn leave(self) -> Result<RunnerMetrics, RunnerError> {
+        self.leave.store(true, Ordering::Relaxed);
+        self.stop()
     }
 }
 
-fn exists(error: &AdminError) -> bool {
-    error.to_string().contains("TOPIC_ALREADY_EXISTS")
+/// Starts the thread.
+pub(super) fn begin(
+    stop: Arc<AtomicBool>,
+    body: impl FnOnce(&AtomicBool) -> Result<RunnerMetrics, RunnerError> + Send + 'static,
+) -> Result<SourceThread, RunnerError> {
+    let leave = Arc::<AtomicBool>::default();
+    let told = Arc::clone(&leave);
+    let thread = spawn::thread("streams-source", move || body(&told))
+        .map_err(|error| PortError::Fatal(format!("no thread for a source: {error}")))?;
+    Ok(SourceThread { stop, leave, thread })
+}
+
+/// A pause without a clock of its own: nobody ever sends.
+pub(super) struct Pause(Sender<()>, Receiver<()>);
+
+impl Pause {
+    pub(super) fn new() -> Self {
+        let (never, idle) = channel();
+        Self(never, idle)
+    }
+
+    pub(super) fn wait(&self, time: Duration) {
+        let Self(_never, idle) = self;
+        let _ = idle.recv_timeout(time); // it always times out
+    }
+}
+
+/// Makes the positions topic when it is absent. One with another number of partitions is refused: source partitions
+/// would move to lanes that do not know their positions, and be read again from their beginning.
+pub(super) fn make_positions(
+    runtime: &Handle,
+    reader: &KafkaReader,
+    settings: &RunnerSettings,
+) -> Result<(), PortError> {
+    let name = settings.positions_topic.as_str();
+    let topic = NewTopic::new(name, settings.lanes).config("cleanup.policy", "compact");
+    match runtime.block_on(reader.admin().create_topic(&topic)) {
+        Ok(()) | Err(AdminError::Refused { code: ErrorCode::TopicAlreadyExists, .. }) => {}
+        Err(error) => return Err(PortError::Fatal(format!("topic {name} cannot be created: {error}"))),
+    }
+    let (deadline, pause) = (time::now() + KNOWN_MAX, Pause::new());
+    let partitions = loop {
+        match runtime.block_on(reader.admin().describe_topic(&Text::from(name))) {
+            Ok(found) => break found.partition_count,
+            Err(_) if time::now() < deadline => pause.wait(Duration::from_millis(50)), // not known everywhere yet
+            Err(error) => return Err(PortError::Fatal(format!("topic {name} cannot be described: {error}"))),
+        }
+    };
+    if partitions == settings.lanes {
+        return Ok(());
+    }
+    Err(PortError::Fatal(format!(
+        "topic {name} has {partitions} partitions and the settings say {} lanes: the number of lanes cannot change under \
+         the same application id, since sources would be read again from their beginning. Set lanes to {partitions}",
+        settings.lanes
+    )))
 }
 
 fn run(mut runner: Runner<KafkaWriter>, stop: &AtomicBool) -> Result<RunnerMetrics, RunnerError> {
     let group = GroupMetadata::without_members(runner.settings().group_id.as_str());
-    let (never, idle) = std::sync::mpsc::channel::<()>();
+    let pause = Pause::new();
     while !stop.load(Ordering::Relaxed) {
         if runner.run_once(OsClock.monotonic(), OsClock.wall_ms(), &group)? == SourceRan::Idle {
-            let _ = idle.recv_timeout(IDLE_PAUSE); // nobody sends: a pause
+            pause.wait(IDLE_PAUSE);
         }
     }
-    drop(never);
     let deadline = time::now() + Duration::from_secs(10);
     while !runner.commit(OsClock.monotonic(), &group)? && runner.is_dirty() && time::now() < deadline {
-        let _ = idle.recv_timeout(IDLE_PAUSE);
+        pause.wait(IDLE_PAUSE);
     }
     Ok(runner.metrics())
 }

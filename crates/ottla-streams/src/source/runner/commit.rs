@@ -69,6 +69,11 @@ impl<T: TransactionPort> Runner<T> {
                 self.phase = Phase::Undecided { lanes: dirty, decided: false };
                 Ok(false)
             }
+            Err(CommitFailure::Fenced(_)) if self.has_timed_out(now) => {
+                self.metrics.timed_out += 1;
+                self.phase = Phase::Undecided { lanes: dirty, decided: false };
+                Ok(false)
+            }
             Err(CommitFailure::Fenced(reason)) => {
                 self.fail(&reason, false);
                 Err(PortError::Fenced(reason).into())
@@ -147,11 +152,23 @@ impl<T: TransactionPort> Runner<T> {
                 self.fail(&reason, false);
                 Ok(())
             }
+            // the coordinator has given the transaction up, and nobody else has taken the id
+            PortError::Fenced(reason) if self.has_timed_out(now) => {
+                self.metrics.timed_out += 1;
+                self.fail(&reason, true);
+                Ok(())
+            }
             error => {
                 self.fail(&error.to_string(), false);
                 Err(error.into())
             }
         }
+    }
+
+    /// The coordinator may have ended the transaction: it was open for so long. It began a little later there.
+    fn has_timed_out(&self, now: Duration) -> bool {
+        let limit = self.settings.transaction_timeout * 9 / 10;
+        self.dirty_since.is_some_and(|since| now.saturating_sub(since) >= limit)
     }
 
     /// Ends what the last calls left: an abort, or a commit without an answer. `false`: not yet.
@@ -167,6 +184,11 @@ impl<T: TransactionPort> Runner<T> {
                         Ok(false)
                     }
                     Err(PortError::MustAbort(_)) if !reinit => {
+                        self.phase = Phase::Failed { reinit: true };
+                        Ok(false)
+                    }
+                    Err(PortError::Fenced(_)) if !reinit && self.has_timed_out(now) => {
+                        self.metrics.timed_out += 1;
                         self.phase = Phase::Failed { reinit: true };
                         Ok(false)
                     }
