@@ -113,13 +113,28 @@ impl Broker {
 
     /// A shell command that kills the broker with SIGKILL and starts it on the same data and port.
     pub(crate) fn restart_command(&self) -> String {
+        self.outage_command(0)
+    }
+
+    /// The same, with so many seconds between kill and start.
+    pub(crate) fn outage_command(&self, seconds: u32) -> String {
+        let port = self.bootstrap.rsplit(':').next().expect("bootstrap is HOST:PORT");
+        let (script, name) = (self.script.display(), &self.name);
+        let pause = if seconds == 0 { String::new() } else { format!(" && sleep {seconds}") };
+        let environment = self.exports();
+        format!("{environment}'{script}' kill {name}{pause} && '{script}' start {name} {port}")
+    }
+
+    /// A shell command that makes the broker stand still for so many seconds (SIGSTOP), and go on then.
+    pub(crate) fn pause_command(&self, seconds: u32) -> String {
+        format!("{}'{}' pause {} {seconds}", self.exports(), self.script.display(), self.name)
+    }
+
+    /// The environment of the script, as shell text.
+    fn exports(&self) -> String {
         let variables: Vec<String> =
             self.environment.iter().map(|(name, value)| format!("{name}='{value}'")).collect();
-        let (script, name) = (self.script.display(), &self.name);
-        let port = self.bootstrap.rsplit(':').next().expect("bootstrap is HOST:PORT");
-        let environment =
-            if variables.is_empty() { String::new() } else { format!("export {}; ", variables.join(" ")) };
-        format!("{environment}'{script}' kill {name} && '{script}' start {name} {port}")
+        if variables.is_empty() { String::new() } else { format!("export {}; ", variables.join(" ")) }
     }
 
     /// Kills it with SIGKILL and starts it on the same data and port; how long the start took.

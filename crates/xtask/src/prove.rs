@@ -71,6 +71,9 @@ enum Promise {
     Soak(soak::Options),
 }
 
+/// Longer than the streams' proof waits for the answer of a commit (10 s): its outcome is not known then.
+const AWAY_SECONDS: u32 = 13;
+
 /// Of the streams' proof.
 #[derive(clap::Args)]
 struct Streams {
@@ -89,6 +92,9 @@ struct Streams {
     /// With Apache Kafka as the broker
     #[arg(long)]
     oracle: bool,
+    /// Groups of the KIP-848 protocol
+    #[arg(long)]
+    kip848: bool,
     /// This binary as the broker, instead of a release build of this tree
     #[arg(long, conflicts_with = "oracle")]
     broker: Option<PathBuf>,
@@ -97,17 +103,29 @@ struct Streams {
 impl Streams {
     /// Name and title of the section, and the command.
     fn named(&self) -> (&'static str, &'static str, String) {
-        let Self { kills, seed, rolling, oracle, .. } = self;
+        let Self { kills, seed, rolling, oracle, kip848, .. } = self;
         let mut command = format!("cargo xtask prove streams --kills {kills} --seed {seed}");
         command += if *rolling { " --rolling" } else { "" };
         command += if *oracle { " --oracle" } else { "" };
-        let (name, title) = match (rolling, oracle) {
-            (false, false) => ("streams", "Our streams, killed"),
-            (true, false) => ("streams-rolling", "Our streams, restarted one after another"),
-            (false, true) => ("streams-oracle", "Our streams, killed, on Apache Kafka"),
-            (true, true) => {
+        command += if *kip848 { " --kip848" } else { "" };
+        let (name, title) = match (rolling, oracle, kip848) {
+            (false, false, false) => ("streams", "Our streams, killed"),
+            (true, false, false) => ("streams-rolling", "Our streams, restarted one after another"),
+            (false, true, false) => ("streams-oracle", "Our streams, killed, on Apache Kafka"),
+            (true, true, false) => {
                 ("streams-rolling-oracle", "Our streams, restarted one after another, on Apache Kafka")
             }
+            (false, false, true) => ("streams-848", "Our streams, killed, with KIP-848"),
+            (true, false, true) => {
+                ("streams-848-rolling", "Our streams, restarted one after another, with KIP-848")
+            }
+            (false, true, true) => {
+                ("streams-848-oracle", "Our streams, killed, with KIP-848 on Apache Kafka")
+            }
+            (true, true, true) => (
+                "streams-848-rolling-oracle",
+                "Our streams, restarted one after another, with KIP-848 on Apache Kafka",
+            ),
         };
         (name, title, command)
     }
@@ -121,7 +139,10 @@ impl Streams {
         };
         let mut command = Command::new(program);
         command.arg(&broker.bootstrap).env("PROVE_BREAK", broker.restart_command());
+        command.env("PROVE_PAUSE", broker.pause_command(AWAY_SECONDS));
+        command.env("PROVE_OUTAGE", broker.outage_command(AWAY_SECONDS));
         command.envs(self.rolling.then_some(("PROVE_ROLLING", "1")));
+        command.envs(self.kip848.then_some(("PROVE_848", "1")));
         for (name, value) in
             [("PROVE_KILLS", self.kills), ("PROVE_SECONDS", self.seconds), ("PROVE_SEED", self.seed)]
         {

@@ -1,13 +1,15 @@
 //! The application under test, as a process of its own: counts and sums per key through a repartition topic, until it
 //! is told to stop, killed, or fails; whoever started it starts it again.
 //!
-//! On standard output it tells, a line of JSON each, what was restored and in which state it is.
+//! On standard output it tells, a line of JSON each, what was restored, in which state it is, and what befell it.
 
 use std::fmt::Debug;
 use std::io::BufRead;
 use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ottla_client::GroupProtocol;
 use ottla_env::spawn;
 use ottla_streams::app::{App, AppSettings, AppState};
 use ottla_streams::codec::{Json, NoKey, Utf8};
@@ -47,7 +49,12 @@ pub(crate) fn output_of(name: &str) -> String {
 pub(crate) fn topology(name: &str) -> Result<Topology, TopologyError> {
     Topology::new(name, |b| {
         let numbers = b.stream(&input_of(name), NoKey, Json::<(String, i64)>::new());
-        let by_key = numbers.key_by("by-key", Utf8, |r| r.value.0.clone()).group();
+        let left = AtomicU64::new(panic_at());
+        let by_key = numbers.key_by("by-key", Utf8, move |r| {
+            assert!(left.fetch_sub(1, Ordering::Relaxed) != 1, "the panic that was asked for");
+            r.value.0.clone()
+        });
+        let by_key = by_key.group();
         by_key.count(COUNTS);
         let totals = by_key.aggregate(
             TOTALS,
@@ -59,6 +66,11 @@ pub(crate) fn topology(name: &str) -> Result<Topology, TopologyError> {
     })
 }
 
+/// The user's code panics once, at the record of that number of this process (`PROVE_PANIC`): a rollback.
+fn panic_at() -> u64 {
+    std::env::var("PROVE_PANIC").ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX)
+}
+
 /// Works. Arguments: BOOTSTRAP NAME FOLDER PROCESS
 pub(crate) async fn run(arguments: &[String]) -> Result<(), Failure> {
     let [bootstrap, name, folder, process] = arguments else {
@@ -67,7 +79,12 @@ pub(crate) async fn run(arguments: &[String]) -> Result<(), Failure> {
     let is_verbose = std::env::var_os("PROVE_VERBOSE").is_some();
     tracing::subscriber::set_global_default(Teller { process: process.clone(), is_verbose })?;
     let stop = told_to_stop()?;
+    let group_protocol = match std::env::var_os("PROVE_848") {
+        Some(_) => GroupProtocol::Consumer,
+        None => GroupProtocol::Classic,
+    };
     let settings = AppSettings {
+        group_protocol,
         workers: WORKERS,
         commit_interval: COMMIT,
         transaction_timeout: TRANSACTION,
@@ -117,6 +134,19 @@ fn told_to_stop() -> Result<oneshot::Receiver<()>, Failure> {
     Ok(told)
 }
 
+/// What is worth telling of an event.
+fn happening(message: &str, fields: &Fields) -> Option<&'static str> {
+    let reason = fields.get("reason");
+    match message {
+        "held" => Some("held"),
+        "the outcome of a commit is not known" => Some("unknown"),
+        "a transaction was rolled back" if reason.contains("time-out") => Some("timed_out"),
+        "a transaction was rolled back" if reason.contains("another member") => Some("not_owner"),
+        "a transaction was rolled back" => Some("rolled_back"),
+        _ => None,
+    }
+}
+
 /// Writes down what was restored, before the task runs; and what went wrong.
 struct Teller {
     process: String,
@@ -164,6 +194,9 @@ impl Subscriber for Teller {
             let (replayed, from, to) = (fields.get("replayed"), fields.get("from"), fields.get("to"));
             let task = fields.get("task");
             println!("{{\"task\": \"{task}\", \"replayed\": {replayed}, \"from\": {from}, \"to\": {to}}}");
+        }
+        if let Some(happened) = happening(&fields.message, &fields) {
+            println!("{}", serde_json::json!({ "happened": happened }));
         }
         if self.is_verbose || *event.metadata().level() == Level::ERROR {
             let rest: Vec<String> =

@@ -12,10 +12,10 @@ use ottla_env::process::{self, Child, Output, Signal};
 use ottla_env::rng::{Rng, SeededRng};
 use ottla_env::spawn::{self, TaskHandle};
 use ottla_env::time::{self, Instant};
-use ottla_streams::worker::Step;
 use serde_json::Value;
 
 use super::check::Recovery;
+use super::points::{Points, Sentence};
 use super::{Failure, TICK, application};
 
 /// Between two strikes at processes, in ms.
@@ -29,12 +29,10 @@ const FROZEN: Duration =
     Duration::from_secs(10 + application::SESSION.as_secs() + application::TRANSACTION.as_secs());
 /// One process in so many that starts under fire is to kill itself at a named point.
 const NAMED_ONE_IN: u64 = 2;
-/// At the latest at this pass of it.
-const PASSES: u64 = 12;
-/// One of the sentenced in so many is to meet a point of a rollback, which comes seldom.
-const ROLLBACK_ONE_IN: u64 = 4;
 /// For so long nobody else kills who is sentenced.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(15);
+/// The same, when the broker is to go away first, and has to come back.
+const LONG_GRACE: Duration = Duration::from_secs(60);
 /// Before a process that ended by itself is started again.
 const RESPITE: Duration = Duration::from_millis(300);
 /// Longest that a process may take to end in order.
@@ -48,6 +46,19 @@ struct Told {
     recoveries: Vec<Recovery>,
     /// Tasks that run, by process; absent = it does not run all that it has.
     running: BTreeMap<usize, u64>,
+    /// Processes that stand still in the middle of a commit.
+    held: Vec<usize>,
+    /// What befell them.
+    happened: BTreeMap<String, u64>,
+}
+
+/// Shell commands that do something to the broker.
+#[derive(Clone, Default)]
+pub(crate) struct Breaks {
+    /// Kills it and starts it again.
+    pub(crate) restart: Option<String>,
+    /// Takes it away for longer than a commit waits for its answer.
+    pub(crate) away: Vec<String>,
 }
 
 type Ears = Arc<Mutex<Told>>;
@@ -63,7 +74,9 @@ struct Slot {
     /// Closed when this is dropped: the child ends.
     stdin: Option<ChildStdin>,
     /// The point at which it is to kill itself.
-    kill_at: Option<Step>,
+    sentence: Option<Sentence>,
+    /// Its next sentence.
+    next: Option<Sentence>,
     /// Until then nobody else kills it.
     spared_until: Instant,
     /// We have killed it.
@@ -87,35 +100,37 @@ pub(crate) struct Trouble {
     rng: SeededRng,
     slots: Vec<Slot>,
     ears: Ears,
-    break_command: Option<String>,
+    breaks_by: Breaks,
+    points: Points,
     breaking: Option<TaskHandle<io::Result<ExitStatus>>>,
     strike_at: Instant,
     break_at: Instant,
     roll_at: Option<Instant>,
     kills: u64,
-    named: BTreeMap<&'static str, u64>,
     freezes: u64,
     breaks: u64,
+    pauses: u64,
     restarts: u64,
     exits: u64,
 }
 
 impl Trouble {
-    pub(crate) fn new(rng: SeededRng, break_command: Option<String>) -> Self {
+    pub(crate) fn new(rng: SeededRng, breaks: Breaks) -> Self {
         let now = time::now();
         Self {
             rng,
             slots: Vec::new(),
             ears: Ears::default(),
-            break_command,
+            points: Points::new(!breaks.away.is_empty()),
+            breaks_by: breaks,
             breaking: None,
             strike_at: now,
             break_at: now + Duration::from_millis(BREAK_MS.0),
             roll_at: None,
             kills: 0,
-            named: BTreeMap::new(),
             freezes: 0,
             breaks: 0,
+            pauses: 0,
             restarts: 0,
             exits: 0,
         }
@@ -126,14 +141,15 @@ impl Trouble {
         let index = self.slots.len();
         let mut arguments: Vec<OsString> = [application::COMMAND, bootstrap, name].map(OsString::from).into();
         arguments.extend([folder.into(), format!("p{index}").into()]);
-        let (child, stdin) = start(&arguments, None, index, &self.ears)?;
-        let (kill_at, spared_until, is_killed) = (None, time::now(), false);
+        let (child, stdin) = start(&arguments, &[], index, &self.ears)?;
+        let (sentence, next, spared_until, is_killed) = (None, None, time::now(), false);
         let (revive_at, thaw_at, stop_by) = (None, None, None);
         self.slots.push(Slot {
             arguments,
             child,
             stdin,
-            kill_at,
+            sentence,
+            next,
             spared_until,
             is_killed,
             revive_at,
@@ -161,26 +177,35 @@ impl Trouble {
                     let Some(status) = slot.child.try_wait()? else { continue };
                     lock(&self.ears).running.remove(&index);
                     let in_order = slot.stop_by.take().is_some() && status.success();
-                    match (status.code(), slot.kill_at.filter(|_| !slot.is_killed)) {
-                        (Some(_), _) if in_order => {}
-                        (Some(_), _) => {
-                            self.exits += 1;
-                            slot.revive_at = Some(now + RESPITE);
-                            continue;
+                    match (status.code(), slot.sentence.take()) {
+                        (Some(_), sentence) => {
+                            sentence.iter().for_each(|sentence| self.points.not_met(sentence));
+                            if !in_order {
+                                self.exits += 1;
+                                slot.revive_at = Some(now + RESPITE);
+                                continue;
+                            }
                         }
-                        (None, Some(step)) => *self.named.entry(step.name()).or_default() += 1,
-                        (None, None) => {}
+                        (None, Some(sentence)) if !slot.is_killed => {
+                            self.points.met(sentence.point);
+                            slot.next = Points::after(sentence.point, &mut self.rng);
+                        }
+                        (None, sentence) => sentence.iter().for_each(|it| self.points.not_met(it)),
                     }
                 }
             }
-            slot.kill_at = (fire && self.rng.one_in(NAMED_ONE_IN)).then(|| sentence(&mut self.rng));
-            slot.spared_until = now + if slot.kill_at.is_some() { GRACE } else { Duration::ZERO };
-            let passes = match slot.kill_at {
-                Some(step) if step < Step::BeforeAbort => self.rng.between(1, PASSES),
-                _ => 1,
+            slot.sentence = slot.next.take().filter(|_| fire);
+            if slot.sentence.is_none() && fire && self.rng.one_in(NAMED_ONE_IN) {
+                slot.sentence = Some(self.points.next(&mut self.rng));
+            }
+            let grace = match &slot.sentence {
+                Some(sentence) if sentence.takes_broker => LONG_GRACE,
+                Some(_) => GRACE,
+                None => Duration::ZERO,
             };
-            let sentence = slot.kill_at.map(|step| format!("{}:{passes}", step.name()));
-            (slot.child, slot.stdin) = start(&slot.arguments, sentence, index, &self.ears)?;
+            slot.spared_until = now + grace;
+            let environment = slot.sentence.as_ref().map_or(&[][..], |sentence| &sentence.environment[..]);
+            (slot.child, slot.stdin) = start(&slot.arguments, environment, index, &self.ears)?;
             (slot.revive_at, slot.thaw_at, slot.is_killed) = (None, None, false);
         }
         Ok(())
@@ -215,9 +240,19 @@ impl Trouble {
             self.broken().await?;
             self.break_at = now + Duration::from_millis(self.rng.between(BREAK_MS.0, BREAK_MS.1));
         }
-        let is_due = self.breaking.is_none() && self.break_at <= now;
-        if let Some(command) = self.break_command.clone().filter(|_| is_due) {
-            self.breaks += 1;
+        let is_held = !std::mem::take(&mut lock(&self.ears).held).is_empty();
+        // in the middle of a commit, and when it is time for it, but not while somebody waits for the former
+        let is_awaited = self.slots.iter().any(|slot| {
+            slot.spared_until > now && slot.sentence.as_ref().is_some_and(|sentence| sentence.takes_broker)
+        });
+        let way = self.rng.index(self.breaks_by.away.len().max(1));
+        let away = self.breaks_by.away.get(way).filter(|_| is_held);
+        let restart = self.breaks_by.restart.as_ref().filter(|_| self.break_at <= now && !is_awaited);
+        if let (None, Some(command)) = (&self.breaking, away.or(restart).cloned()) {
+            match away {
+                Some(_) => self.pauses += 1,
+                None => self.breaks += 1,
+            }
             self.breaking = Some(spawn::blocking("prove-break", move || {
                 process::spawn("sh".as_ref(), &["-c", &command], false, Output::Null, Output::Inherit)?.wait()
             }));
@@ -268,7 +303,7 @@ impl Trouble {
             time::sleep(TICK).await;
         }
         for slot in &mut self.slots {
-            if slot.kill_at.is_some() && !slot.is_killed {
+            if slot.sentence.is_some() && !slot.is_killed {
                 slot.child.signal(Signal::Kill)?;
                 slot.is_killed = true;
                 self.kills += 1;
@@ -304,7 +339,32 @@ impl Trouble {
 
     /// Everything that was struck with SIGKILL so far: processes, by us or by themselves, and the broker.
     pub(crate) fn all_kills(&self) -> u64 {
-        self.kills + self.named.values().sum::<u64>() + self.breaks
+        self.kills + self.points.counts().values().sum::<u64>() + self.breaks
+    }
+
+    /// How often each named point was met.
+    pub(crate) fn points(&self) -> Value {
+        serde_json::json!(self.points.counts())
+    }
+
+    /// Named points that were never met.
+    pub(crate) fn missed(&self) -> Vec<&'static str> {
+        self.points.missed()
+    }
+
+    /// How often each row of the crash matrix was met, as far as that can be told.
+    pub(crate) fn rows(&self) -> Value {
+        let told = lock(&self.ears);
+        let happened = |what: &str| told.happened.get(what).copied().unwrap_or(0);
+        let mut rows = self.points.rows();
+        rows.extend([
+            ("C8", happened("unknown")),
+            ("C9", happened("not_owner")),
+            ("C11", happened("timed_out")),
+            ("C22", self.breaks + self.pauses),
+            ("C23", happened("rolled_back")),
+        ]);
+        serde_json::json!(rows)
     }
 
     /// Orderly restarts so far.
@@ -319,20 +379,14 @@ impl Trouble {
 
     /// As fields of a JSON object.
     pub(crate) fn counts(&self) -> Value {
-        let Self { kills, named, freezes, breaks, restarts, exits, .. } = self;
+        let Self { kills, freezes, breaks, pauses, restarts, exits, .. } = self;
+        let named: u64 = self.points.counts().values().sum();
         serde_json::json!({
             "kills": self.all_kills(), "process_kills_at_random": kills, "broker_kills": breaks,
-            "process_kills_at": named, "freezes": freezes, "orderly_restarts": restarts, "exits": exits,
+            "process_kills_at_points": named, "broker_away": pauses, "freezes": freezes,
+            "orderly_restarts": restarts, "exits": exits,
         })
     }
-}
-
-/// A point by chance.
-fn sentence(rng: &mut SeededRng) -> Step {
-    let (commit, rollback): (Vec<Step>, Vec<Step>) =
-        Step::ALL.into_iter().partition(|step| *step < Step::BeforeAbort);
-    let points = if rng.one_in(ROLLBACK_ONE_IN) { rollback } else { commit };
-    points[rng.index(points.len())]
 }
 
 fn stop(slot: &mut Slot) -> Result<(), Failure> {
@@ -349,12 +403,11 @@ fn stop(slot: &mut Slot) -> Result<(), Failure> {
 /// Starts a process, and a thread that listens to it.
 fn start(
     arguments: &[OsString],
-    sentence: Option<String>,
+    environment: &[String],
     index: usize,
     ears: &Ears,
 ) -> Result<(Child, Option<ChildStdin>), Failure> {
-    let mut all: Vec<OsString> = Vec::new();
-    all.extend(sentence.map(|sentence| format!("OTTLA_STREAMS_KILL_AT={sentence}").into()));
+    let mut all: Vec<OsString> = environment.iter().map(OsString::from).collect();
     all.push(process::current_program()?.into());
     all.extend_from_slice(arguments);
     let mut child = process::spawn("env".as_ref(), &all, true, Output::Piped, Output::Inherit)?;
@@ -365,6 +418,12 @@ fn start(
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
             let mut told = lock(&ears);
+            if let Some(happened) = value["happened"].as_str() {
+                *told.happened.entry(happened.to_owned()).or_default() += 1;
+                if happened == "held" {
+                    told.held.push(index);
+                }
+            }
             if let Some(recovery) = Recovery::read(index, &value) {
                 told.recoveries.push(recovery);
             }
