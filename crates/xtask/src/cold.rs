@@ -99,12 +99,21 @@ pub(crate) fn measure(
     figures.insert("write: MB/s".into(), number(&filled, "mb_s"));
     let written = Traffic::of(&broker)?.written - before.written;
     figures.insert("write: bytes to the disk per byte, when acknowledged".into(), written / bytes);
-    if column != "kafka" {
-        rest(http)?;
-        let written = Traffic::of(&broker)?.written - before.written;
-        figures.insert("write: bytes to the disk per byte, all in".into(), written / bytes);
-    }
+    let is_ottla = column != "kafka";
+    let mut pages = if is_ottla { vec![rest(http)?] } else { Vec::new() };
+    let written = Traffic::of(&broker)?.written - before.written;
     broker.restart()?;
+    if is_ottla {
+        pages.push(rest(http)?); // the snapshot of its stop may let more be rewritten
+        let written = written + Traffic::of(&broker)?.written;
+        figures.insert("write: bytes to the disk per byte, all in".into(), written / bytes);
+        for (name, metric) in
+            [("frames", "ottla_log_written_bytes_total"), ("rewritten", "ottla_log_rewritten_bytes_total")]
+        {
+            let counted: f64 = pages.iter().map(|page| sum(page, metric)).sum();
+            figures.insert(format!("write: of these {name}"), counted / bytes);
+        }
+    }
     let folder = Folder::look(&broker.data())?;
     figures.insert("folder: files".into(), folder.files as f64);
     figures.insert("folder: bytes per byte".into(), folder.bytes as f64 / bytes);
@@ -146,19 +155,21 @@ fn settings(workspace: &Workspace, http: u16, rewrites: bool, load: &Load) -> Re
     Ok(path)
 }
 
-/// Waits until nothing is rewritten any more.
-fn rest(http: u16) -> Result<()> {
+/// Waits until nothing is rewritten any more; the metrics then.
+fn rest(http: u16) -> Result<String> {
     let (begun, mut changed, mut last) = (Instant::now(), Instant::now(), -1.0);
-    while changed.elapsed() < QUIET && begun.elapsed() < PATIENCE {
+    loop {
         let page = page(http)?;
         let now =
             sum(&page, "ottla_log_rewritten_bytes_total") + sum(&page, "ottla_disk_written_bytes_total");
         if now != last {
             (changed, last) = (Instant::now(), now);
         }
+        if changed.elapsed() >= QUIET || begun.elapsed() >= PATIENCE {
+            return Ok(page);
+        }
         std::thread::sleep(Duration::from_millis(500));
     }
-    Ok(())
 }
 
 /// What a process has read from the disk and written to it.

@@ -111,6 +111,10 @@ impl Options {
         std::fs::write(&config, format!("\"http.listen\" = \"127.0.0.1:{http}\"{SETTINGS}"))?;
         let started = Broker::start_release(workspace, self.broker.clone(), Some(config.clone()));
         std::fs::remove_file(&config)?;
+        let version = match &self.broker {
+            Some(binary) => run::output(Command::new(binary).arg("--version"))?,
+            None => "the release build of this tree".to_owned(),
+        };
         let soak = Soak::start(self, started?, http, &program)?;
         let (samples, result, passed) = soak.run()?;
         let csv = sample::csv(&samples);
@@ -134,6 +138,7 @@ impl Options {
         let mut result = result;
         result["flat"] = verdicts.iter().map(judge::Verdict::json).collect::<serde_json::Map<_, _>>().into();
         result["told"] = result["told"].to_string().into();
+        result["broker"] = version.trim().into();
         Ok(Proof { passed: passed && (is_flat || !self.is_whole()), result })
     }
 }
