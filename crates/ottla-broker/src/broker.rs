@@ -263,6 +263,7 @@ fn log_options(config: &Config) -> ottla_storage::LogOptions {
     options.file_bytes = config.log_file_bytes;
     options.tail_bytes_max = config.tail_cache_bytes;
     options.levels = config.levels;
+    options.reserve_files = config.log_reserve_files;
     options.durability = match config.durability {
         Durability::Fsync => ottla_storage::Durability::Fsync,
         Durability::Os => ottla_storage::Durability::Os,

@@ -47,6 +47,8 @@ pub struct Config {
     pub snapshot_log_bytes: u64,
     /// When files are dropped and rewritten.
     pub levels: ottla_storage::LevelsOptions,
+    /// Log files' worth of room that is kept for a full disk.
+    pub log_reserve_files: usize,
     /// Threads that serve connections; 0: as many as the machine has cores.
     pub network_threads: usize,
     /// `socket.request.max.bytes`.
@@ -77,6 +79,7 @@ impl Default for Config {
             tail_cache_bytes: 64 << 20,
             snapshot_log_bytes: limits::SNAPSHOT_LOG_BYTES,
             levels: ottla_storage::LevelsOptions::default(),
+            log_reserve_files: 2,
             network_threads: 0,
             socket_request_max_bytes: limits::REQUEST_BYTES_MAX,
             queued_max_request_bytes: limits::REQUESTS_IN_FLIGHT_BYTES_MAX,
@@ -169,6 +172,11 @@ pub static SETTINGS: &[Setting] = &[
         "snapshot.log.bytes",
         "log bytes after which a snapshot is written",
         Kind::Unsigned64(|c| &mut c.snapshot_log_bytes, 1 << 20..=1 << 40)
+    ),
+    setting!(
+        "log.reserve.files",
+        "room kept for a full disk, in log files: on it transactions end and files are deleted when nothing else can be written",
+        Kind::Size(|c| &mut c.log_reserve_files, 0..=64)
     ),
     setting!(
         "log.rewrite.enable",

@@ -90,6 +90,12 @@ pub const KEY_MAP_BYTES_MIN: usize = 64 << 10;
 pub const INTERNAL_SEGMENT_BYTES: u64 = 1 << 20;
 /// How long tombstones of internal topics stay once a pass has met them, ms.
 pub const INTERNAL_TOMBSTONES_MS: i64 = 60_000;
+/// The same on a full disk, and retention is looked at each time.
+pub const FULL_DISK_FILES_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a full disk is asked for room.
+pub const FULL_DISK_INTERVAL: Duration = Duration::from_millis(200);
+/// How often a snapshot is written on a full disk, if anything has changed: files go only behind snapshots.
+pub const FULL_DISK_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 /// When it is first looked for what retention allows to go, after a start. As Kafka.
 pub const RETENTION_DELAY: Duration = Duration::from_secs(30);
 /// Log starts that one decision of retention moves at most.

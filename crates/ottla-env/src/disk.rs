@@ -1,8 +1,9 @@
 //! The door to the disk: one folder, flat file names, explicit syncs.
 //!
-//! Two implementations: the operating system's (`os`), and a simulated one for tests (`sim`) that keeps, drops,
-//! tears or reorders unsynced writes at a crash.
+//! Implementations: the operating system's (`os`), a plain one in memory (`memory`), and a simulated one for tests
+//! (`sim`) that keeps, drops, tears or reorders unsynced writes at a crash.
 
+pub mod memory;
 pub mod os;
 pub mod read_only;
 pub mod sim;
@@ -103,6 +104,11 @@ pub trait File: Send + Sync {
     }
     /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Extends the file to `len` bytes that read as zeros and whose room on the disk is taken. Fails with ENOSPC when
+    /// there is no such room; the file may be longer than before then.
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        extend_with_zeros(self, len)
+    }
 
     /// Fills the buffer or fails with `UnexpectedEof`.
     fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
@@ -116,6 +122,20 @@ pub trait File: Send + Sync {
         }
         Ok(())
     }
+}
+
+/// `File::allocate` by writing.
+fn extend_with_zeros(file: &(impl File + ?Sized), len: u64) -> io::Result<()> {
+    let zeros = [0; 64 << 10];
+    let mut at = file.len()?;
+    while at < len {
+        let step = usize::try_from(len - at).unwrap_or(zeros.len()).min(zeros.len());
+        match file.write_vectored_at(&[io::IoSlice::new(&zeros[..step])], at)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => at += written as u64,
+        }
+    }
+    Ok(())
 }
 
 /// Refuses names that are not one plain component, so that no caller can leave the folder.

@@ -7,12 +7,14 @@
 //! the broker's shell in miniature, `client` are idempotent, transactional (both protocols) and other clients
 //! with retries, crashes and zombies, `world` connects them, `checker` judges the history they wrote down.
 //!
-//! Reading guide: `power_cut` is the entrance, `options` what a run is made of, `checker` what is promised.
+//! Reading guide: `power_cut` is the entrance, `flips` damages a folder byte by byte, `options` what a run is made of,
+//! `checker` what is promised.
 //! Not here: the network code, the codec of requests, threads. They have tests of their own.
 
 mod checker;
 mod client;
 mod events;
+pub mod flips;
 mod history;
 mod message;
 mod options;

@@ -6,6 +6,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use std::sync::Arc;
+
+use ottla_sim::flips::{self, Folder};
 use ottla_sim::power_cut::{self, Bug, Options, Report};
 use serde_json::{Map, Value, json};
 
@@ -39,6 +42,24 @@ enum Command {
         #[arg(long)]
         journal: bool,
     },
+    /// Change every byte of a folder's files, one after the other, and open and read it each time
+    Flips {
+        /// Whose clients have made the folder
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Of headers and directories every so many-th byte
+        #[arg(long, default_value_t = 1)]
+        structure_stride: usize,
+        /// Of bodies, lists and what fills up blocks every so many-th byte
+        #[arg(long, default_value_t = 7)]
+        stride: usize,
+        /// Files are cut at every so many-th length
+        #[arg(long, default_value_t = 61)]
+        cut_stride: usize,
+        /// After every so many-th change the log goes on, is opened again and judged again
+        #[arg(long, default_value_t = 31)]
+        go_on_stride: usize,
+    },
     /// Plant each known bug and count the seeds until it is found
     Bugs {
         /// Seeds to try for each
@@ -51,6 +72,15 @@ fn main() -> ExitCode {
     let (held, result) = match Arguments::parse().command {
         Command::Sweep { seeds, first, smoke } => sweep(first, seeds, smoke),
         Command::Seed { seed, journal } => one(seed, journal),
+        Command::Flips { seed, structure_stride, stride, cut_stride, go_on_stride } => {
+            flips(&flips::Options {
+                seed,
+                structure_stride: structure_stride.max(1),
+                body_stride: stride.max(1),
+                cut_stride: cut_stride.max(1),
+                go_on_stride: go_on_stride.max(1),
+            })
+        }
         Command::Bugs { most } => bugs(most),
     };
     println!("{result}");
@@ -99,6 +129,40 @@ fn one(seed: u64, journal: bool) -> (bool, Value) {
         "trace": format!("{:016x}", report.trace),
     });
     (report.is_clean(), result)
+}
+
+fn flips(options: &flips::Options) -> (bool, Value) {
+    let folder = match Folder::new(options.seed) {
+        Ok(folder) => Arc::new(folder),
+        Err(error) => return (false, json!({ "error": error })),
+    };
+    let mut progress = |done: u64, of: u64| eprintln!("{done} of {of} changes");
+    let report = flips::sweep(&folder, options, &mut progress);
+    report.wrong.iter().take(20).for_each(|wrong| eprintln!("{wrong}"));
+    let rows: Map<String, Value> = report
+        .rows
+        .iter()
+        .map(|(place, row)| {
+            let flips::Row { tried, refused, reported, read_refused, harmless, wrong, went_on } = row;
+            let text = format!(
+                "{tried} changes: {refused} refused at the opening, {reported} reported by it, {read_refused} refused \
+                 at the read, {harmless} harmless, {wrong} wrong; after {went_on} the log went on"
+            );
+            (place.clone(), json!(text))
+        })
+        .collect();
+    let result = json!({
+        "files": report.files,
+        "bytes": report.bytes,
+        "every so many-th byte": format!(
+            "{} of headers and directories (one bit, then all bits), {} of bodies, lists and filling; cut at every {}th length",
+            options.structure_stride, options.body_stride, options.cut_stride
+        ),
+        "changes": report.tried(),
+        "neither detected nor harmless": report.wrong.len(),
+        "changed": rows,
+    });
+    (report.wrong.is_empty(), result)
 }
 
 fn bugs(most: u64) -> (bool, Value) {

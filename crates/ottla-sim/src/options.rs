@@ -115,6 +115,8 @@ pub struct Options {
     pub frame_decisions_max: u64,
     /// Faults of the disk while the broker runs.
     pub faults: FaultPlan,
+    /// Whether bits of snapshots change at rest.
+    pub rot: bool,
     /// Mean time between crashes, ms.
     pub crash_mean_ms: u64,
     /// Of the crashes, how many are kills of the process; the others are power cuts.
@@ -174,6 +176,7 @@ impl Options {
             tail_bytes_max: [0, 4 << 10, 1 << 20][rng.index(3)],
             frame_decisions_max: [1, 4, 64][rng.index(3)],
             faults: faults(rng),
+            rot: true,
             crash_mean_ms: [500, 2_000, 6_000][rng.index(3)],
             kill_rate: [0, 300_000, 700_000][rng.index(3)],
             recovery_crash_rate: [0, 300_000, 600_000][rng.index(3)],

@@ -7,7 +7,7 @@
 //! `options::Bug` sit here, each at the place where a real shell could have it.
 
 mod files;
-mod load;
+pub(crate) mod load;
 mod time;
 
 use std::collections::{BTreeMap, VecDeque};

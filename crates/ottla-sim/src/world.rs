@@ -229,6 +229,16 @@ impl World {
         }
     }
 
+    /// Lets clients work for a time, and gives the folder as it is when the process is killed then, with what it is
+    /// opened with.
+    pub(crate) fn folder(mut self) -> Result<(SimDisk, Setup), String> {
+        self.run_until(self.options.duration_ms, |_| false);
+        match self.history.violations.first() {
+            Some(violation) => Err(violation.clone()),
+            None => Ok((self.disk.kill(), self.setup.clone())),
+        }
+    }
+
     /// Lets events happen until a time, a broken promise, or until the condition holds.
     fn run_until(&mut self, until_ms: u64, mut enough: impl FnMut(&Self) -> bool) {
         while self.history.violations.is_empty() && !enough(self) {

@@ -10,6 +10,7 @@
 //! - the index, the tail cache and the footers only ever name frames whose sync succeeded;
 //! - a file is live or not by what the log says (`catalogue`); it is removed only when that is durable;
 //! - every byte read from a file is checked before it is served; damage is reported and refuses its own range only;
+//! - on a full disk the log goes on in files that were kept for it, and says so (`space`);
 //! - after a write of unknown outcome the writer is dead for ever; `open` is the only way on.
 //!
 //! This crate knows offsets and epochs, not requests. It starts no thread, reads no clock, draws no random number,
@@ -39,6 +40,7 @@ mod rope;
 mod scan;
 mod shared;
 mod snapshot;
+mod space;
 mod survey;
 mod tail;
 mod timestamps;
@@ -54,6 +56,7 @@ pub use recovery::{Cut, Opened, Opening, RecoveredFrame, RecoveryReport, open};
 pub use retention::Retention;
 pub use rewrite::{BatchFilter, Fate};
 pub use snapshot::{SnapshotChunks, SnapshotInfo, SnapshotStore, SnapshotWriter};
+pub use space::{Space, SpaceWatch};
 pub use writer::{FilesChange, LogWriter};
 
 #[cfg(test)]

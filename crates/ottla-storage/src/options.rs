@@ -162,6 +162,8 @@ pub struct LogOptions {
     pub accept_damaged_end: bool,
     /// When files are dropped and rewritten.
     pub levels: LevelsOptions,
+    /// Files of `file_bytes` that are kept for a full disk. Default 0.
+    pub reserve_files: usize,
     /// After a failed append in the same process: the dead writer's `LogWriter::durable_end`. Default none.
     pub durable_end: Option<DurableEnd>,
 }
@@ -181,6 +183,7 @@ impl LogOptions {
             nonces,
             accept_damaged_end: false,
             levels: LevelsOptions::default(),
+            reserve_files: 0,
             durable_end: None,
         }
     }

@@ -16,6 +16,7 @@ use crate::footer;
 use crate::layout::{BLOCK_BYTES, write_all, write_zeros};
 use crate::options::FileId;
 use crate::shared::Shared;
+use crate::space::{self, SpaceWatch};
 
 /// A footer's blocks enter the index in parts of this, so that readers never wait long.
 const BLOCKS_PER_LOCK: usize = 1024;
@@ -76,7 +77,13 @@ pub(crate) fn begin_file(
     };
     let prepared = match take_ready(shared) {
         Some(prepared) => prepared,
-        None => new_file(shared, needed, attempt)?,
+        None => match new_file(shared, needed, attempt) {
+            Err(BeginError::NotBegun(error)) if space::is_full(&error) => {
+                shared.room_is_short();
+                from_reserve(shared).ok_or(BeginError::NotBegun(error))?
+            }
+            made => made?,
+        },
     };
     let name = header.file.file_name();
     let written = write_all(&*prepared.file, &[&header.encode()], 0).and_then(|()| prepared.file.sync_all());
@@ -104,6 +111,13 @@ pub(crate) fn take_ready(shared: &Shared) -> Option<Prepared> {
         Ready::Waiting(prepared) => Some(prepared),
         Ready::Wanted | Ready::Working => None,
     }
+}
+
+/// A file of the reserve, when the disk has no room for a new one.
+fn from_reserve(shared: &Shared) -> Option<Prepared> {
+    let (name, file) = shared.take_from_reserve()?;
+    tracing::warn!(name, "the disk is full: the log goes on in a file of its reserve");
+    Some(Prepared { name, file, bytes: shared.options.file_bytes })
 }
 
 /// A short file, made on the spot: the log grows it rather than wait for the helper.
@@ -161,7 +175,14 @@ impl FilePreparer {
         if self.shared.has_ended() {
             return false;
         }
-        self.prepare() || self.write_footer()
+        let worked = self.prepare() || self.write_footer() || self.shared.fill_reserve();
+        self.shared.look_at_space(matches!(*self.shared.ready(), Ready::Waiting(_)));
+        worked
+    }
+
+    /// How much room there is, for whoever decides what is refused.
+    pub fn space(&self) -> SpaceWatch {
+        SpaceWatch(self.shared.clone())
     }
 
     fn prepare(&mut self) -> bool {
@@ -175,7 +196,12 @@ impl FilePreparer {
         self.made += 1;
         let name = format!("log-{:010}-ahead-{}.tmp", self.shared.epoch, self.made);
         let bytes = self.shared.options.file_bytes;
-        let filled = self.shared.disk.create(&name).and_then(|file| {
+        // Not by trying: a disk that is almost full would be written full with zeros again and again.
+        let room = match self.shared.disk.free_bytes() {
+            Ok(free) if free < bytes => Err(io::ErrorKind::StorageFull.into()),
+            Ok(_) | Err(_) => Ok(()),
+        };
+        let filled = room.and_then(|()| self.shared.disk.create(&name)).and_then(|file| {
             write_zeros(&*file, 0, bytes)?;
             file.sync_all()?;
             Ok(file)
@@ -186,9 +212,14 @@ impl FilePreparer {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "could not prepare the next log file");
                 discard(&*self.shared.disk, &name);
                 *self.shared.ready() = Ready::Wanted;
+                if space::is_full(&error) {
+                    tracing::debug!(%error, "no room for the next log file");
+                    self.shared.room_is_short();
+                } else {
+                    tracing::warn!(%error, "could not prepare the next log file");
+                }
                 false
             }
         }

@@ -33,6 +33,7 @@ use crate::reader::LogReader;
 use crate::scan::{self, Bodies, Identity, ScannedFrame, Scanner, Step};
 use crate::shared::{Files, Shared};
 use crate::snapshot::{self, Owner, Snapshot, SnapshotChunks, SnapshotFault, SnapshotInfo, SnapshotStore};
+use crate::space::{self, Reserve};
 use crate::writer::{LogWriter, WriterStart};
 
 /// A torn tail that was left out of the log: bytes of a frame that was never acknowledged.
@@ -122,6 +123,7 @@ pub struct Opening {
     /// Files in front of the chain, and rewritten ones.
     beside: Vec<FileId>,
     temporary: Vec<String>,
+    reserve: Vec<String>,
     index: Index,
     known: Files,
     skip_footers: BTreeSet<FileId>,
@@ -180,6 +182,7 @@ pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<Opening, OpenErr
         files,
         beside,
         temporary: listing.temporary,
+        reserve: listing.reserve,
         index: Index::default(),
         known: Files::default(),
         skip_footers: BTreeSet::new(),
@@ -225,6 +228,8 @@ pub(crate) struct Listing {
     pub(crate) temporary: Vec<String>,
     /// Bytes that a repair has replaced.
     pub(crate) aside: Vec<String>,
+    /// Kept for a full disk.
+    pub(crate) reserve: Vec<String>,
     pub(crate) unknown: Vec<String>,
 }
 
@@ -236,6 +241,7 @@ impl Listing {
             snapshots: Vec::new(),
             temporary: Vec::new(),
             aside: Vec::new(),
+            reserve: Vec::new(),
             unknown: Vec::new(),
         };
         for name in disk.list().map_err(io_error("the folder"))? {
@@ -243,6 +249,8 @@ impl Listing {
                 if file.is_data() { listing.data.push(file) } else { listing.files.push(file) }
             } else if snapshot::is_snapshot(&name) {
                 listing.snapshots.push(name);
+            } else if space::is_reserve(&name) {
+                listing.reserve.push(name);
             } else if prepare::is_temporary(&name) || snapshot::is_temporary(&name) {
                 listing.temporary.push(name);
             } else if name.ends_with(ASIDE) {
@@ -738,8 +746,17 @@ impl Opening {
             self.known.appended.insert(previous.file, self.report.shard_time);
         }
         self.index.seal(FileId(previous.file.0 + 1));
-        let shared =
-            Arc::new(Shared::new(self.disk, self.options, self.log_id, epoch, self.index, self.known));
+        let wanted = self.options.reserve_files;
+        let reserve = Reserve::found(&*self.disk, &self.reserve, self.options.file_bytes, wanted);
+        let shared = Arc::new(Shared::new(
+            self.disk,
+            self.options,
+            self.log_id,
+            epoch,
+            self.index,
+            self.known,
+            reserve,
+        ));
         let file = match begin_file(&shared, previous, 0, 0) {
             Ok(file) => file,
             Err(BeginError::NotBegun(source) | BeginError::Unknown(source)) => {

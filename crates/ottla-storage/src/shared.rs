@@ -17,6 +17,7 @@ use crate::file_header::Seal;
 use crate::index::{Extent, Index};
 use crate::options::{FileId, FrameSequence, LogOptions};
 use crate::prepare::Ready;
+use crate::space::{Reserve, SpaceMark};
 use crate::tail::TailCache;
 
 /// Extents read back from footers.
@@ -33,6 +34,9 @@ pub(crate) struct Shared {
     footers: Mutex<FooterCache>,
     files_known: Mutex<Files>,
     ready: Mutex<Ready>,
+    reserve: Mutex<Reserve>,
+    /// How much room there is.
+    pub(crate) space: SpaceMark,
     durable: AtomicU64,
     ended: AtomicBool,
 }
@@ -63,6 +67,7 @@ impl Shared {
         epoch: i32,
         index: Index,
         files: Files,
+        reserve: Reserve,
     ) -> Self {
         Self {
             index: RwLock::new(index),
@@ -71,6 +76,8 @@ impl Shared {
             footers: Mutex::new(Cache::new(options.footer_bytes_max)),
             files_known: Mutex::new(files),
             ready: Mutex::new(Ready::Wanted),
+            reserve: Mutex::new(reserve),
+            space: SpaceMark::default(),
             durable: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             disk,
@@ -110,6 +117,11 @@ impl Shared {
     /// The next file, prepared ahead.
     pub(crate) fn ready(&self) -> MutexGuard<'_, Ready> {
         lock(&self.ready)
+    }
+
+    /// What is kept for a full disk.
+    pub(crate) fn reserve(&self) -> MutexGuard<'_, Reserve> {
+        lock(&self.reserve)
     }
 
     /// A handle of a file, from the bounded cache or opened.

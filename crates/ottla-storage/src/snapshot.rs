@@ -134,6 +134,7 @@ impl SnapshotStore {
         let name = format!("{}.tmp", info.file_name());
         let disk = &self.shared.disk;
         discard(&**disk, &name);
+        self.shared.make_room_for_snapshot();
         let file = disk.create(&name).map_err(|source| io_error(&name, source))?;
         let nonce = self.shared.options.nonces.draw();
         let owner = Owner { shard_id: self.shared.options.shard_id, log_id: self.shared.log_id };
@@ -346,6 +347,7 @@ impl SnapshotWriter {
             .and_then(|()| shared.disk.sync_dir())
             .map_err(|source| io_error(&name, source))?;
         self.finished = true;
+        shared.snapshot_written(self.at);
         self.store.note_verified(&name);
         if let Err(error) = self.store.prune() {
             tracing::warn!(%error, "could not remove old snapshots");

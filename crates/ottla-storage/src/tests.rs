@@ -10,6 +10,8 @@ mod faults;
 mod fixtures;
 mod inspect;
 mod levels;
-mod memory;
 mod power;
+mod space;
 mod support;
+
+use ottla_env::disk::memory;

@@ -22,6 +22,7 @@ use crate::layout::{BLOCK_BYTES, PADDING, align_up, write_all, write_zeros};
 use crate::options::{Durability, DurableEnd, FileId, FrameSequence};
 use crate::prepare::{BeginError, OpenFile, Ready, begin_file, discard, take_ready};
 use crate::shared::Shared;
+use crate::space;
 
 /// The one writer of a log. Holds the folder's lock; dropping it ends the opening.
 pub struct LogWriter {
@@ -272,6 +273,18 @@ impl LogWriter {
         if self.must_seal || better || (!fits && !empty) {
             self.next_file(padded)?;
         }
+        match self.grow(padded) {
+            Err(error) if space::is_full(&error) && self.shared.options.reserve_files > 0 => {
+                self.next_file(padded)?;
+                self.grow(padded)
+            }
+            done => done,
+        }
+        .map_err(|error| AppendError::NotWritten(NotWritten::NoRoom(error)))
+    }
+
+    /// Takes room for so many bytes more in the file, if it has none yet.
+    fn grow(&mut self, padded: u64) -> io::Result<()> {
         let (end, allocated) = (self.file.end + padded, self.file.allocated);
         if end <= allocated {
             return Ok(());
@@ -282,7 +295,7 @@ impl LogWriter {
         if let Err(error) = made {
             // After a failed sync this file is never synced again.
             self.must_seal = true;
-            return Err(AppendError::NotWritten(NotWritten::NoRoom(error)));
+            return Err(error);
         }
         self.file.allocated = grown;
         Ok(())

@@ -77,7 +77,12 @@ impl BrokerProcess {
     /// Starts a broker on a free port and waits until it answers. `folder` gets its data and its log file;
     /// `settings` are `NAME=VALUE`.
     pub(crate) async fn start(folder: &Path, settings: &[&str]) -> Result<Self> {
-        let (dir, log) = (folder.join("data"), folder.join("broker.log"));
+        Self::start_in(&folder.join("data"), &folder.join("broker.log"), settings).await
+    }
+
+    /// The same, with its data and its log file at places of their own.
+    pub(crate) async fn start_in(dir: &Path, log: &Path, settings: &[&str]) -> Result<Self> {
+        let (dir, log) = (dir.to_owned(), log.to_owned());
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let (child, address) = launch(&dir, &log, "127.0.0.1:0", &settings).await?;
         Ok(Self { dir, log, address, settings, child })

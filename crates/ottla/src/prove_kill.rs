@@ -5,14 +5,17 @@
 //! it recovers; the writers, which were not told, go on and finish; then the logs are read and judged against
 //! the history. The folder is the same in all rounds; from time to time, and at the end, all of it is judged again.
 //!
+//! With `--full-disk` a file system is filled instead (`full_disk`).
+//!
 //! Prints progress on standard error and, as the last line of standard output, one JSON object. Exit code 1 when
 //! anything is wrong; the folder is kept then.
 
 mod check;
+mod full_disk;
 mod history;
 mod load;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -52,6 +55,9 @@ pub(crate) struct Options {
     /// Keep the folder with data and logs
     #[arg(long)]
     keep: bool,
+    /// Instead: fill this file system and free it under load, once a round. Its root, and nobody else's
+    #[arg(long, value_name = "FOLDER")]
+    full_disk: Option<PathBuf>,
 }
 
 /// Sums over rounds.
@@ -68,6 +74,9 @@ struct Totals {
 
 /// Runs the command.
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
+    if let Some(folder) = &options.full_disk {
+        return fill(&options, folder).await;
+    }
     let folder = files::create_scratch_folder("ottla-prove-kill").context("cannot make a folder")?;
     let started = time::now();
     let result = prove(&options, &folder).await;
@@ -96,6 +105,38 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         "seconds": started.elapsed().as_secs_f64(),
     }))?;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The rounds on a file system that is filled.
+async fn fill(options: &Options, folder: &Path) -> Result<ExitCode> {
+    let started = time::now();
+    let (totals, fills) = full_disk::prove(options.rounds, options.seed, folder).await?;
+    totals
+        .violations
+        .iter()
+        .take(NAMED_MAX)
+        .for_each(|violation| output::note(&format!("violation: {violation}")));
+    output::json(&json!({
+        "rounds": options.rounds,
+        "times the file system was filled and freed": fills.fills,
+        "bytes of ballast": fills.ballast_bytes,
+        "times mark 1 was reached": fills.mark_1,
+        "times mark 2 was reached": fills.mark_2,
+        "times there was room again": fills.room_again,
+        "commits answered on the full disk": fills.commits_on_full_disk,
+        "slowest of them, ms": fills.commit_ms_max,
+        "kills": totals.kills,
+        "starts on the full disk": fills.starts_on_full_disk,
+        "records": totals.records,
+        "transactions": totals.transactions,
+        "committed": totals.committed,
+        "aborted": totals.aborted,
+        "unknown": totals.unknown,
+        "violations": totals.violations.len(),
+        "seed": options.seed,
+        "seconds": started.elapsed().as_secs_f64(),
+    }))?;
+    Ok(if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn prove(options: &Options, folder: &Path) -> Result<Totals> {

@@ -38,6 +38,30 @@ enum Promise {
         #[arg(long, default_value_t = 2_000)]
         seeds: u64,
     },
+    /// Every byte of a data folder changed, one after the other: detected or harmless, nothing wrong served
+    Flips {
+        /// Of bodies, lists and filling every so many-th byte; of headers and directories always every one
+        #[arg(long, default_value_t = 7)]
+        stride: u64,
+        /// Whose clients have made the folder
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// A small file system filled and freed under load: nothing acknowledged is lost, transactions end, it goes on
+    DiskFull {
+        /// How many times
+        #[arg(long, default_value_t = 1_000)]
+        rounds: u64,
+        /// Seed of everything random
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Bytes of the file system, MiB
+        #[arg(long, default_value_t = 192)]
+        mebibytes: u64,
+        /// This binary, instead of a release build of this tree
+        #[arg(long)]
+        binary: Option<PathBuf>,
+    },
     /// kill -9 of the real binary under transactional load
     Kill {
         /// How many rounds, each with a kill
@@ -174,6 +198,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let command = format!("cargo xtask prove power-cut --seeds {seeds}");
             ("power-cut", "Power cuts (simulated)", command, power_cut(&workspace, seeds, false)?)
         }
+        &Promise::Flips { stride, seed } => {
+            let command = format!("cargo xtask prove flips --stride {stride} --seed {seed}");
+            ("flips", "Flipped bytes", command, flips(&workspace, stride, seed)?)
+        }
+        Promise::DiskFull { rounds, seed, mebibytes, binary } => {
+            let command = format!(
+                "cargo xtask prove disk-full --rounds {rounds} --seed {seed} --mebibytes {mebibytes}"
+            );
+            let proof = disk_full(&workspace, *rounds, *seed, *mebibytes, binary.clone())?;
+            ("disk-full", "The disk full", command, proof)
+        }
         &Promise::Kill { rounds, seed } => {
             let command = format!("cargo xtask prove kill --rounds {rounds} --seed {seed}");
             ("kill", "kill -9 of the real binary", command, kill(&workspace, rounds, seed)?)
@@ -222,6 +257,47 @@ pub(crate) fn power_cut(workspace: &Workspace, seeds: u64, smoke: bool) -> Resul
     command.current_dir(&workspace.root).args(["sweep", "--seeds", &seeds.to_string()]);
     command.args(smoke.then_some("--smoke"));
     harness(command)
+}
+
+/// The sweep over the bytes of a folder.
+fn flips(workspace: &Workspace, stride: u64, seed: u64) -> Result<Proof> {
+    let binary = workspace.release_binary("ottla-sim", "ottla-sim")?;
+    let mut command = Command::new(binary);
+    command.current_dir(&workspace.root).arg("flips");
+    command.args(["--stride", &stride.to_string(), "--seed", &seed.to_string()]);
+    harness(command)
+}
+
+/// The real binary on a small file system (tmpfs) that is filled and freed. It is mounted in a mount namespace of the
+/// child's own: it is gone when the child is, however it ends.
+fn disk_full(
+    workspace: &Workspace,
+    rounds: u64,
+    seed: u64,
+    mebibytes: u64,
+    binary: Option<PathBuf>,
+) -> Result<Proof> {
+    let binary = binary.map_or_else(|| workspace.release_binary("ottla", "ottla"), Ok)?;
+    let folder = std::env::temp_dir().join(format!("ottla-disk-full-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mount = format!("mount -t tmpfs -o size={mebibytes}m ottla-disk-full \"$1\"");
+    let mut probe = Command::new("unshare");
+    probe.args(["--mount", "sh", "-c", &mount, "sh"]).arg(&folder);
+    match probe.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => bail!(
+            "no file system can be mounted here ({status}): this needs root (CAP_SYS_ADMIN), mount and tmpfs, in a mount namespace of its own"
+        ),
+        Err(error) => bail!("this needs unshare (util-linux): {error}"),
+    }
+    let mut command = Command::new("unshare");
+    let script = format!("{mount} && shift && exec \"$@\"");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&folder).arg(&binary);
+    command.args(["prove-kill", "--rounds", &rounds.to_string(), "--seed", &seed.to_string(), "--full-disk"]);
+    command.arg(&folder).current_dir(&workspace.root);
+    let proof = harness(command);
+    std::fs::remove_dir(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    proof
 }
 
 /// The real binary under transactional load, killed once a round and judged by what it had acknowledged.

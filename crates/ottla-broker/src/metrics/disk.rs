@@ -200,6 +200,11 @@ impl File for MeteredFile {
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let made = self.inner.allocate(len);
+        self.cells.of(self.kind).write_errors.add(u64::from(made.is_err()));
+        made
+    }
     fn set_len(&self, len: u64) -> io::Result<()> {
         let set = self.inner.set_len(len);
         self.cells.of(self.kind).write_errors.add(u64::from(set.is_err()));

@@ -17,7 +17,7 @@ use ottla_core::cluster::{CONTROL_PARTITION, Image};
 use ottla_core::command::CommandBody;
 use ottla_env::clock::Clock;
 use ottla_protocol::types::TopicIdPartition;
-use ottla_storage::{Alive, FilesChange, Levels, LevelsError, Retention, SnapshotStore};
+use ottla_storage::{Alive, FilesChange, Levels, LevelsError, Retention, SnapshotStore, Space, SpaceWatch};
 
 use super::cleaner::{self, CleanerState, Throttle};
 use super::desk::FilesDesk;
@@ -27,7 +27,8 @@ use super::time::SharedTime;
 use super::view::View;
 use super::{Origin, ShardHandle};
 use crate::limits::{
-    FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY, SNAPSHOT_WISH_FILES, SNAPSHOT_WISH_INTERVAL,
+    FILES_INTERVAL, FULL_DISK_FILES_INTERVAL, LOG_STARTS_PER_DECISION, RETENTION_DELAY, SNAPSHOT_WISH_FILES,
+    SNAPSHOT_WISH_INTERVAL,
 };
 use crate::metrics::Metrics;
 
@@ -48,6 +49,8 @@ pub struct FilesThread {
     pub shard: ShardHandle,
     /// Disconnected when the log ends.
     pub ends: Receiver<()>,
+    /// On a full disk it looks more often.
+    pub space: SpaceWatch,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// The machine's clock.
@@ -75,13 +78,15 @@ impl FilesThread {
         loop {
             let interval = self.check_interval();
             let backoff = cleaner::backoff(&self.view.image()).max(PAUSE_MIN);
-            let wait = interval.min(FILES_INTERVAL).min(backoff).max(PAUSE_MIN);
+            let is_full = self.space.now() != Space::Enough;
+            let most = if is_full { FULL_DISK_FILES_INTERVAL } else { FILES_INTERVAL };
+            let wait = interval.min(most).min(backoff).max(PAUSE_MIN);
             match self.ends.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = self.clock.monotonic();
-            if now >= retention_due {
+            if now >= retention_due || is_full {
                 retention_due = now + interval;
                 self.move_log_starts();
             }

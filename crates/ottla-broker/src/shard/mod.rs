@@ -3,13 +3,15 @@
 //! `inbox` (fair queue) -> `owner` (decides, applies) -> `log_queue` -> `log_thread` (one frame, one sync) -> `view`
 //! (what readers see) and the answers. `late` holds what looks late. `recovery` loads,
 //! `files` moves log starts by retention and tidies the folder, `cleaner` compacts by what is in `cleaning`, `snapshots` keeps loading
-//! short, `unavailable` answers when a reload takes too long, `time` is the shard's clock.
+//! short, `unavailable` answers when a reload takes too long or the disk is full
+//! (`full_disk`), `time` is the shard's clock.
 
 mod cleaner;
 pub mod cleaning;
 pub mod desk;
 pub mod events;
 pub mod files;
+pub mod full_disk;
 pub mod inbox;
 pub mod late;
 pub mod log_queue;

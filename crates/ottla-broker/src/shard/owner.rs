@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use ottla_core::command::{Command, CommandBody, ConnectionId, Token};
@@ -16,11 +16,12 @@ use ottla_core::shard::ShardState;
 use ottla_env::clock::Clock;
 use ottla_env::disk::Disk;
 use ottla_env::spawn::{self, ThreadHandle};
-use ottla_storage::{LogOptions, Opened};
+use ottla_storage::{LogOptions, Opened, Space, SpaceWatch};
 
 use super::desk::{FilesDesk, SurveyDesk};
 use super::events;
 use super::files::FilesThread;
+use super::full_disk;
 use super::inbox::{Inbox, Popped};
 use super::late::HeldRequests;
 use super::log_queue::{Decided, LogQueue, Pending, ToLog};
@@ -33,7 +34,8 @@ use super::unavailable::unavailable;
 use super::view::View;
 use super::{Request, ShardHandle, is_transactional_v1, log_queue};
 use crate::limits::{
-    OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND, RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,
+    FULL_DISK_INTERVAL, FULL_DISK_SNAPSHOT_INTERVAL, OWNER_BATCH_MAX, OWNER_GAP, OWNER_LOOK_AROUND,
+    RELOAD_RETRY, RELOAD_WAIT, V1_LATE_HOLD, V1_QUEUE_AGE_MAX,
 };
 
 use crate::metrics::health::Status;
@@ -80,6 +82,8 @@ pub struct Owner {
     order: u64,
     last_loop: Duration,
     pulse: Pulse,
+    /// When a snapshot was last asked for, and of which position.
+    last_snapshot: (Duration, Position),
 }
 
 /// The threads behind the owner, for one life of the log.
@@ -88,6 +92,7 @@ struct LogThreads {
     progress: Arc<LogProgress>,
     log: Option<ThreadHandle<Remains>>,
     helpers: Vec<ThreadHandle<()>>,
+    space: SpaceWatch,
     /// Known once the log has died.
     durable_end: Option<ottla_storage::DurableEnd>,
 }
@@ -116,6 +121,7 @@ impl Owner {
             order: 0,
             last_loop,
             pulse,
+            last_snapshot: (last_loop, Position::default()),
         })
     }
 
@@ -173,7 +179,8 @@ impl Owner {
         let core =
             deadline.map(|deadline| Duration::from_millis(u64::try_from(deadline.0 - now.0).unwrap_or(0)));
         let held = self.held.next().map(|until| until.saturating_sub(self.clock.monotonic()));
-        let left = core.into_iter().chain(held).min()?;
+        let full = self.wants_room().then_some(OWNER_LOOK_AROUND);
+        let left = core.into_iter().chain(held).chain(full).min()?;
         Some(left.min(OWNER_LOOK_AROUND))
     }
 
@@ -210,6 +217,9 @@ impl Owner {
         if age > V1_QUEUE_AGE_MAX && is_transactional_v1(&request.command) {
             request.answer(Reply::Close("a v1 transactional request waited here for too long"));
             return;
+        }
+        if let Some(reply) = full_disk::refusal(self.log.space.now(), &request.command) {
+            return request.answer(reply);
         }
         if let CommandBody::ConnectionClosed(connection) = request.command.body {
             self.drop_held(connection);
@@ -314,14 +324,22 @@ impl Owner {
 
     fn snapshot_if_due(&mut self, now: ShardTime) {
         let written = self.log.progress.bytes_since_snapshot.load(Ordering::Relaxed);
-        if written >= self.setup.snapshot_bytes || self.setup.files_desk.takes_snapshot() {
+        let is_wanted = written >= self.setup.snapshot_bytes || self.setup.files_desk.takes_snapshot();
+        let since = self.last_loop.saturating_sub(self.last_snapshot.0);
+        if is_wanted || (self.wants_room() && since >= FULL_DISK_SNAPSHOT_INTERVAL) {
             self.request_snapshot(now);
         }
+    }
+
+    /// On a full disk files can only go once two snapshots have no need of them.
+    fn wants_room(&self) -> bool {
+        self.log.space.now() != Space::Enough && self.state.position() > self.last_snapshot.1
     }
 
     fn request_snapshot(&mut self, now: ShardTime) {
         self.log.progress.bytes_since_snapshot.store(0, Ordering::Relaxed);
         let snapshot = self.state.snapshot();
+        self.last_snapshot = (self.last_loop, self.state.position());
         self.log.queue.push(ToLog::Snapshot(snapshot, self.state.position(), now));
     }
 
@@ -430,6 +448,7 @@ impl LogThreads {
         let (written, work) = sync_channel(1);
         let (done, snapshots_done) = sync_channel(0);
         let (log_lives, ends) = sync_channel(0);
+        let space = preparer.space();
         let files = FilesThread {
             levels,
             snapshots: store.clone(),
@@ -437,6 +456,7 @@ impl LogThreads {
             queue: queue.clone(),
             shard: setup.shard.clone(),
             ends,
+            space: space.clone(),
             metrics: setup.metrics.clone(),
             clock: setup.clock.clone(),
             time: setup.time.clone(),
@@ -450,10 +470,16 @@ impl LogThreads {
             snapshots::run(store, &jobs, &metrics, &clock);
             drop(done);
         };
+        let watch = space.clone();
         let prepare = move || {
             while preparer.run_once() {}
-            while work.recv().is_ok() {
-                while preparer.run_once() {}
+            loop {
+                // Nobody writes to a full disk: whether it has room again is looked for.
+                let wait = if watch.now() == Space::Enough { Duration::MAX } else { FULL_DISK_INTERVAL };
+                match work.recv_timeout(wait) {
+                    Ok(()) | Err(RecvTimeoutError::Timeout) => while preparer.run_once() {},
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
             }
         };
         let helpers = vec![
@@ -478,7 +504,7 @@ impl LogThreads {
             on_failure: Box::new(move || inbox.nudge()),
         };
         let log = Some(spawn::thread("ottla-log", move || thread.run())?);
-        Ok(Self { queue, progress, log, helpers, durable_end: None })
+        Ok(Self { queue, progress, log, helpers, space, durable_end: None })
     }
 
     /// Ends the threads after everything queued is written.

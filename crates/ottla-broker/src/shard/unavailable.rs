@@ -1,4 +1,4 @@
-//! What is answered when a reload takes longer than a request may wait.
+//! What is answered when a reload takes longer than a request may wait, or when the disk has no room.
 //!
 //! A Produce whose outcome is unknown gets NOT_ENOUGH_REPLICAS_AFTER_APPEND (20), one that was not attempted
 //! NOT_ENOUGH_REPLICAS (19): every client retries both. Coordinators answer COORDINATOR_LOAD_IN_PROGRESS (14)
@@ -12,13 +12,46 @@ use ottla_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
 use ottla_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use ottla_protocol::types::Text;
 
+/// The codes of an answer, by who asks.
+struct Codes {
+    produce: ErrorCode,
+    coordinator: ErrorCode,
+    admin: ErrorCode,
+}
+
 /// The answer to a command that cannot be decided now; `attempted` says that it may have happened.
 pub fn unavailable(command: &Command, attempted: bool) -> Reply {
-    let coordinator =
-        if attempted { ErrorCode::NotCoordinator } else { ErrorCode::CoordinatorLoadInProgress };
-    let code = coordinator.code();
+    let codes = if attempted {
+        Codes {
+            produce: ErrorCode::NotEnoughReplicasAfterAppend,
+            coordinator: ErrorCode::NotCoordinator,
+            admin: ErrorCode::RequestTimedOut,
+        }
+    } else {
+        Codes {
+            produce: ErrorCode::NotEnoughReplicas,
+            coordinator: ErrorCode::CoordinatorLoadInProgress,
+            admin: ErrorCode::RequestTimedOut,
+        }
+    };
+    refusal(command, &codes)
+}
+
+/// The answer to a command for which the disk has no room: KAFKA_STORAGE_ERROR (56), COORDINATOR_NOT_AVAILABLE (15) or
+/// REQUEST_TIMED_OUT (7), all of which clients retry. Nothing of it has happened.
+pub fn no_room(command: &Command) -> Reply {
+    let codes = Codes {
+        produce: ErrorCode::KafkaStorageError,
+        coordinator: ErrorCode::CoordinatorNotAvailable,
+        admin: ErrorCode::RequestTimedOut,
+    };
+    refusal(command, &codes)
+}
+
+fn refusal(command: &Command, codes: &Codes) -> Reply {
+    let code = codes.coordinator.code();
     match &command.body {
-        CommandBody::Produce(produce) => produce_reply(produce, attempted),
+        CommandBody::Produce(produce) => produce_reply(produce, codes.produce),
         CommandBody::InitProducerId(_) => Reply::InitProducerId(m::InitProducerIdResponse {
             error_code: code,
             producer_id: -1,
@@ -55,7 +88,7 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
         | CommandBody::IncrementalAlterConfigs(_)
         | CommandBody::AlterConfigs(_)
         | CommandBody::CreatePartitions(_)
-        | CommandBody::UpdateFeatures(_) => admin(&command.body),
+        | CommandBody::UpdateFeatures(_) => admin(&command.body, codes.admin),
         CommandBody::AutoCreateTopics(_)
         | CommandBody::Bootstrap { .. }
         | CommandBody::Cleaned(_)
@@ -65,12 +98,11 @@ pub fn unavailable(command: &Command, attempted: bool) -> Reply {
     }
 }
 
-fn produce_reply(produce: &ProduceCommand, attempted: bool) -> Reply {
+fn produce_reply(produce: &ProduceCommand, code: ErrorCode) -> Reply {
     if produce.acks == 0 {
-        return Reply::Close("the log is being rebuilt and acks=0 has no answer");
+        return Reply::Close("nothing can be appended now, and acks=0 has no answer");
     }
-    let code =
-        if attempted { ErrorCode::NotEnoughReplicasAfterAppend } else { ErrorCode::NotEnoughReplicas }.code();
+    let code = code.code();
     let responses = produce.topics.iter().map(|topic| TopicProduceResponse {
         name: topic.name.clone(),
         topic_id: topic.topic_id,
@@ -234,10 +266,10 @@ fn describe_transactions(request: &m::DescribeTransactionsRequest, code: i16) ->
     })
 }
 
-fn admin(body: &CommandBody) -> Reply {
+fn admin(body: &CommandBody, code: ErrorCode) -> Reply {
     use m::create_topics_response::CreatableTopicResult;
     use m::delete_topics_response::DeletableTopicResult;
-    let code = ErrorCode::RequestTimedOut.code();
+    let code = code.code();
     match body {
         CommandBody::CreateTopics(request) => {
             let topics = request.topics.iter().map(|topic| CreatableTopicResult {

@@ -4,6 +4,7 @@ mod admin;
 mod daily;
 mod documents;
 mod faults;
+mod full_disk;
 mod gated;
 mod hostile;
 mod metrics;

@@ -287,6 +287,18 @@ impl File for OsFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))?)
     }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let have = self.len()?;
+        if have >= len {
+            return Ok(());
+        }
+        let mode = rustix::fs::FallocateFlags::empty();
+        match retry_on_intr(|| rustix::fs::fallocate(&self.fd, mode, have, len - have)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => super::extend_with_zeros(self, len),
+            done => Ok(done?),
+        }
+    }
 }
 
 /// An open file whose reads bypass the page cache. Read-only.
@@ -367,6 +379,22 @@ mod tests {
             assert_eq!(file.read_at(&mut odd, 45_000).expect("read"), 0);
         }
         assert!(disk.open_uncached("x").expect("there").set_len(0).is_err(), "uncached files are read-only");
+    }
+
+    /// Proves that allocated room reads as zeros behind what was there, and that a file is never made shorter by it.
+    #[test]
+    fn allocated_room_reads_as_zeros() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = OsDisk::open(folder.path()).expect("opened").create("x").expect("created");
+        file.write_vectored_at(&[IoSlice::new(b"bytes")], 0).expect("written");
+        for allocate in [100_000, 10] {
+            file.allocate(allocate).expect("there is room");
+            assert_eq!(file.len().expect("known"), 100_000);
+        }
+        super::super::extend_with_zeros(&*file, 200_001).expect("there is room");
+        let mut read = vec![1; 200_001];
+        file.read_exact_at(&mut read, 0).expect("read");
+        assert!(&read[..5] == b"bytes" && read[5..].iter().all(|byte| *byte == 0));
     }
 
     /// Proves renames, removals, listing and the refusal of names that leave the folder.

@@ -123,7 +123,7 @@ pub(crate) fn check_some_partition(
     let from = bounds.log_start_offset + i64::try_from(rng.below(span)).expect("an offset");
     let flips = rng.one_in(8);
     if flips {
-        disk.inject(Fault::BitFlipRead, "");
+        disk.inject([Fault::BitFlipRead, Fault::StaleRead, Fault::MisdirectedRead][rng.index(3)], "");
     }
     let bytes_max = usize::try_from(rng.between(1, 60_000)).expect("small");
     let mut read = shell.reader().read(partition, from, end, bytes_max);

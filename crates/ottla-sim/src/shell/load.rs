@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ottla_core::command::{Command, CommandBody};
 use ottla_core::decision::{Position, ShardTime};
 use ottla_core::shard::{ReplayError, Restore, RestoreError, ShardState};
+use ottla_env::disk::Disk;
 use ottla_env::disk::sim::SimDisk;
 use ottla_storage::{OpenError, Opened};
 
@@ -37,18 +38,20 @@ impl LoadError {
 }
 
 /// The chunks of a state's snapshot, without the header.
-pub(super) fn chunks(state: &ShardState) -> Vec<Vec<u8>> {
+pub(crate) fn chunks(state: &ShardState) -> Vec<Vec<u8>> {
     state.snapshot().chunks().skip(1).collect()
 }
 
-struct Loaded {
-    core: ShardState,
-    opened: Opened,
-    time_ms: i64,
+/// What a folder holds.
+pub(crate) struct Loaded {
+    pub(crate) core: ShardState,
+    pub(crate) opened: Opened,
+    pub(crate) time_ms: i64,
 }
 
-fn read(
-    disk: &SimDisk,
+/// Reads a folder: snapshot, then frames.
+pub(crate) fn read(
+    disk: Arc<dyn Disk>,
     setup: &Setup,
     unsettled: Option<&Unsettled>,
     history: &mut History,
@@ -58,7 +61,7 @@ fn read(
     if setup.bug == Some(Bug::BelievePageCache) {
         options.durable_end = None;
     }
-    let mut opening = ottla_storage::open(Arc::new(disk.clone()), options)?;
+    let mut opening = ottla_storage::open(disk, options)?;
     let mut time_ms = opening.snapshot().map_or(0, |info| info.shard_time);
     let mut core = match opening.snapshot_chunks()? {
         None => ShardState::new(setup.core.clone()),
@@ -95,7 +98,7 @@ pub(super) fn load(
     unsettled: Option<&Unsettled>,
     history: &mut History,
 ) -> Result<Shell, LoadError> {
-    let Loaded { mut core, opened, time_ms } = read(disk, setup, unsettled, history)?;
+    let Loaded { mut core, opened, time_ms } = read(Arc::new(disk.clone()), setup, unsettled, history)?;
     let follows_wall = setup.bug == Some(Bug::ShardTimeFollowsWall);
     let mut clock = ShardClock::new(setup.clock.clone(), time_ms, follows_wall);
     let survived = shadow.unsure.as_ref().is_some_and(|(_, position, _)| *position == core.position());

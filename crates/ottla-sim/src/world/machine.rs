@@ -223,7 +223,7 @@ impl World {
 
     /// Sometimes a bit of a snapshot has changed at rest; an older one and the log are there.
     fn rot_a_snapshot(&mut self) {
-        if self.draining || !self.rng.one_in(8) {
+        if self.draining || !self.rng.one_in(8) || !self.options.rot {
             return;
         }
         let files = self.disk.files();

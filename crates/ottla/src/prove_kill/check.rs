@@ -43,6 +43,11 @@ impl Checker {
         self.from = partitions.map(|at| (at, 0)).collect();
     }
 
+    /// Up to where each partition was read.
+    pub(super) fn read_to(&self) -> BTreeMap<TopicPartition, i64> {
+        self.from.clone()
+    }
+
     /// Reads on to the end and says what is wrong.
     pub(super) async fn check(&mut self, history: &History) -> Result<Vec<String>> {
         let partitions: Vec<_> = self.from.keys().cloned().collect();

@@ -30,6 +30,10 @@ pub enum Fault {
     ReadError,
     /// A read gives one wrong bit; the next one may be right.
     BitFlipRead,
+    /// A block of what a read gives is as it was before it was written: zeros. The next read may be right.
+    StaleRead,
+    /// A block of what a read gives is another one of the folder. The next read may be right.
+    MisdirectedRead,
     /// At a crash one bit of a file changes for good.
     BitFlipRest,
     /// A power cut.
@@ -56,7 +60,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault, in the order of the counters.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::WriteError,
         Self::WriteErrorPartial,
         Self::ShortWrite,
@@ -67,6 +71,8 @@ impl Fault {
         Self::SlowSync,
         Self::ReadError,
         Self::BitFlipRead,
+        Self::StaleRead,
+        Self::MisdirectedRead,
         Self::BitFlipRest,
         Self::PowerCut,
         Self::ProcessKill,
@@ -94,6 +100,8 @@ impl fmt::Display for Fault {
             Self::SlowSync => "slow sync",
             Self::ReadError => "read error",
             Self::BitFlipRead => "bit flip on a read",
+            Self::StaleRead => "stale read",
+            Self::MisdirectedRead => "misdirected read",
             Self::BitFlipRest => "bit flip at rest",
             Self::PowerCut => "power cut",
             Self::ProcessKill => "process killed",

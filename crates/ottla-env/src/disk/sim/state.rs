@@ -268,7 +268,38 @@ impl State {
             let at = self.rng.index(n);
             buffer[at] ^= 1 << self.rng.below(8);
         }
+        if n > 0 && self.fires(Fault::StaleRead, name) {
+            self.block_of(&mut buffer[..n], offset).fill(0);
+        }
+        if n > 0 && self.fires(Fault::MisdirectedRead, name) {
+            self.misdirect(inode, &mut buffer[..n], offset);
+        }
         Ok(n)
+    }
+
+    /// The part of a buffer that lies in one block of its file.
+    fn block_of<'a>(&mut self, buffer: &'a mut [u8], offset: u64) -> &'a mut [u8] {
+        let pages = pages_of(offset, buffer.len() as u64);
+        let page = pages.start + self.rng.below(pages.end - pages.start);
+        let start = (page * PAGE_BYTES).max(offset);
+        let end = ((page + 1) * PAGE_BYTES).min(offset + buffer.len() as u64);
+        let within = |at: u64| usize::try_from(at - offset).expect("inside the buffer");
+        &mut buffer[within(start)..within(end)]
+    }
+
+    /// One block is that of another place of the file, or of another file.
+    fn misdirect(&mut self, inode: u64, buffer: &mut [u8], offset: u64) {
+        let others: Vec<u64> = self.names.values().copied().collect();
+        let other = if others.is_empty() || self.rng.one_in(2) {
+            inode
+        } else {
+            others[self.rng.index(others.len())]
+        };
+        let pages = self.inode(other).cache.len().div_ceil(PAGE_BYTES).max(1);
+        let from = self.rng.below(pages) * PAGE_BYTES;
+        let part = self.block_of(buffer, offset);
+        part.fill(0);
+        self.inode(other).cache.read(part, from);
     }
 
     pub(super) fn write(

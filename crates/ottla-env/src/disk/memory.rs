@@ -1,30 +1,48 @@
-//! A folder in memory, without faults: a naive second opinion on the simulated disk, and cheap to fill and copy.
+//! A folder in memory, without faults: a naive second opinion on the simulated disk, cheap to fill and to copy.
+//!
+//! Files made by [`MemoryDisk::of`] share their bytes with the image until somebody writes to them, so that a sweep
+//! can open one image a million times. Syncs do nothing: nothing is ever lost.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
-use ottla_env::disk::{Disk, File, LockError, LockGuard};
+use super::{Disk, File, LockError, LockGuard};
 
-type Bytes = Arc<Mutex<Vec<u8>>>;
+type Bytes = Arc<Mutex<Arc<Vec<u8>>>>;
 
-/// The folder.
+/// The folder. Clones are the same folder.
 #[derive(Clone, Default)]
-pub(super) struct MemoryDisk {
+pub struct MemoryDisk {
     files: Arc<Mutex<BTreeMap<String, Bytes>>>,
 }
 
 impl MemoryDisk {
     /// A folder that holds these files.
-    pub(super) fn of(files: &BTreeMap<String, Vec<u8>>) -> Self {
-        let files = files.iter().map(|(name, bytes)| (name.clone(), Arc::new(Mutex::new(bytes.clone()))));
+    pub fn of(files: &BTreeMap<String, Vec<u8>>) -> Self {
+        Self::sharing(files.iter().map(|(name, bytes)| (name.clone(), Arc::new(bytes.clone()))))
+    }
+
+    /// A folder whose files share these bytes until they are written to.
+    pub fn sharing(files: impl IntoIterator<Item = (String, Arc<Vec<u8>>)>) -> Self {
+        let files = files.into_iter().map(|(name, bytes)| (name, Arc::new(Mutex::new(bytes))));
         Self { files: Arc::new(Mutex::new(files.collect())) }
     }
+
+    /// The files as they are now.
+    pub fn image(&self) -> BTreeMap<String, Arc<Vec<u8>>> {
+        let files = self.files.lock().expect("no operation panics half way");
+        files.iter().map(|(name, bytes)| (name.clone(), held(bytes))).collect()
+    }
+}
+
+fn held(bytes: &Bytes) -> Arc<Vec<u8>> {
+    bytes.lock().expect("no operation panics half way").clone()
 }
 
 impl Disk for MemoryDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let mut files = self.files.lock().expect("sound");
+        let mut files = self.files.lock().expect("no operation panics half way");
         if files.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -34,7 +52,7 @@ impl Disk for MemoryDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let files = self.files.lock().expect("sound");
+        let files = self.files.lock().expect("no operation panics half way");
         let bytes = files.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(MemoryFile(bytes.clone())))
     }
@@ -44,19 +62,19 @@ impl Disk for MemoryDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut files = self.files.lock().expect("sound");
+        let mut files = self.files.lock().expect("no operation panics half way");
         let bytes = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
         files.insert(to.to_owned(), bytes);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.files.lock().expect("sound").remove(name);
+        let removed = self.files.lock().expect("no operation panics half way").remove(name);
         removed.map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.files.lock().expect("sound").keys().cloned().collect())
+        Ok(self.files.lock().expect("no operation panics half way").keys().cloned().collect())
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -68,8 +86,8 @@ impl Disk for MemoryDisk {
     }
 
     fn lock(&self) -> Result<LockGuard, LockError> {
-        // The guard's type is not ours to make: the simulated disk's lock file stands in for ours.
-        ottla_env::disk::sim::SimDisk::new(0).lock()
+        // Whoever holds a folder in memory is alone with it.
+        Ok(LockGuard(Box::new(())))
     }
 }
 
@@ -77,16 +95,18 @@ struct MemoryFile(Bytes);
 
 impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let bytes = self.0.lock().expect("sound");
-        let from = (offset as usize).min(bytes.len());
+        let bytes = held(&self.0);
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let count = buffer.len().min(bytes.len() - from);
         buffer[..count].copy_from_slice(&bytes[from..from + count]);
         Ok(count)
     }
 
     fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let mut bytes = self.0.lock().expect("sound");
-        let mut at = offset as usize;
+        let mut shared = self.0.lock().expect("no operation panics half way");
+        let bytes = Arc::make_mut(&mut shared);
+        let begin = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut at = begin;
         for slice in slices {
             let end = at + slice.len();
             if bytes.len() < end {
@@ -95,7 +115,7 @@ impl File for MemoryFile {
             bytes[at..end].copy_from_slice(slice);
             at = end;
         }
-        Ok(at - offset as usize)
+        Ok(at - begin)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -107,11 +127,12 @@ impl File for MemoryFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().expect("sound").len() as u64)
+        Ok(held(&self.0).len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().expect("sound").resize(len as usize, 0);
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Arc::make_mut(&mut self.0.lock().expect("no operation panics half way")).resize(len, 0);
         Ok(())
     }
 }

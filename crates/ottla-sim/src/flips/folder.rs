@@ -1,0 +1,104 @@
+//! The folder that is damaged: what clients of every kind have made of it, over several lives of the broker, with
+//! snapshots, retention, rewritten files, open and aborted transactions; and what an undamaged opening shows of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ottla_env::disk::Disk;
+use ottla_env::disk::sim::FaultPlan;
+use ottla_storage::LevelsOptions;
+
+use super::judge::{self, Shown};
+use crate::options::{Clients, Options};
+use crate::shell::Setup;
+use crate::world::World;
+
+/// A folder and what is in it.
+pub struct Folder {
+    /// Its files.
+    pub(super) files: BTreeMap<String, Arc<Vec<u8>>>,
+    pub(super) setup: Setup,
+    /// What an opening of the undamaged folder shows.
+    pub(super) shown: Shown,
+}
+
+impl Folder {
+    /// The folder of a seed.
+    ///
+    /// # Errors
+    /// When the clients' run itself broke a promise, or the folder lacks a kind of file that a sweep is to damage.
+    pub fn new(seed: u64) -> Result<Self, String> {
+        let (disk, setup) = World::new(seed, options(seed)).folder()?;
+        let mut files = BTreeMap::new();
+        for name in disk.list().map_err(|error| error.to_string())? {
+            let read = || -> std::io::Result<Vec<u8>> {
+                let file = disk.open(&name)?;
+                let mut bytes = vec![0; usize::try_from(file.len()?).expect("a simulated file fits memory")];
+                file.read_exact_at(&mut bytes, 0)?;
+                Ok(bytes)
+            };
+            let bytes = read().map_err(|error| format!("{name}: {error}"))?;
+            files.insert(name, Arc::new(bytes));
+        }
+        for kind in [".log", ".data", ".snapshot"] {
+            if files.keys().filter(|name| name.ends_with(kind)).count() < 2 {
+                return Err(format!("seed {seed}: fewer than two files {kind}"));
+            }
+        }
+        let shown = judge::shown(&files, &setup)?;
+        Ok(Self { files, setup, shown })
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> usize {
+        self.files.values().map(|bytes| bytes.len()).sum()
+    }
+
+    /// Names and lengths of the files.
+    pub fn names(&self) -> Vec<(String, usize)> {
+        self.files.iter().map(|(name, bytes)| (name.clone(), bytes.len())).collect()
+    }
+}
+
+/// A short, lively run without faults of the disk: kills of the process only.
+fn options(seed: u64) -> Options {
+    Options {
+        duration_ms: 2_500,
+        clients: Clients { plain: 1, idempotent: 1, transactional_v1: 1, transactional_v2: 1, offsets: 1 },
+        topics: 2,
+        partitions: 2,
+        internal_partitions: 2,
+        admin: false,
+        padding_bytes_max: 200,
+        file_bytes: 32 << 10,
+        tail_bytes_max: 0,
+        frame_decisions_max: 16,
+        faults: FaultPlan::default(),
+        rot: false,
+        crash_mean_ms: 800,
+        kill_rate: 1_000_000,
+        recovery_crash_rate: 0,
+        cut_mean_ms: 1_000_000,
+        late_rate: 0,
+        client_crash_mean_ms: 2_000,
+        zombie_rate: 0,
+        pause_mean_ms: 1_000_000,
+        clock_step_mean_ms: 1_000_000,
+        snapshot_mean_ms: 300,
+        tidy_mean_ms: 100,
+        retention_mean_ms: 500,
+        levels: LevelsOptions {
+            rewrite: true,
+            data_file_bytes: 32 << 10,
+            run_bytes: 64 << 10,
+            run_age_ms: 1_000,
+            extent_bytes_min: 256 << 10,
+            mixed_percent: 10,
+            garbage_percent: 60,
+        },
+        compare_states: false,
+        journal: false,
+        bug: None,
+        ..Options::from_seed(seed)
+    }
+}
