@@ -4,6 +4,7 @@
 //! which offset a group has. It shares with the core nothing but the codec. The rules are those of Jepsen's
 //! checker for Kafka (lost, duplicated, aborted and torn reads, offsets that go back) and a few stricter ones.
 
+pub(crate) mod compacted;
 pub(crate) mod log;
 pub(crate) mod offsets;
 pub(crate) mod read;
@@ -35,6 +36,10 @@ pub(crate) fn judge(shell: &Shell, history: &mut History) -> Found {
     let mut found = Found::new();
     for (partition, bounds) in &shell.published {
         match log::read_all(shell, *partition, bounds, history) {
+            Ok(batches) if history.may_be_compacted(partition) => {
+                let now_ms = shell.log_ms;
+                found.insert(*partition, compacted::judge(*partition, bounds, &batches, now_ms, history));
+            }
             Ok(batches) => {
                 found.insert(*partition, batches);
             }
@@ -45,7 +50,10 @@ pub(crate) fn judge(shell: &Shell, history: &mut History) -> Found {
     for (partition, batches) in &found {
         let bounds = &shell.published[partition];
         let of_partition = log::judge_partition(*partition, bounds, batches, history);
-        read::judge_committed_view(*partition, bounds, batches, &of_partition, history);
+        // Of a compacted one the whole log stands here; what its readers see was judged with what is left of it.
+        if !history.may_be_compacted(partition) {
+            read::judge_committed_view(*partition, bounds, batches, &of_partition, history);
+        }
         fates.insert(*partition, of_partition);
     }
     judge_batches(shell, &found, history);

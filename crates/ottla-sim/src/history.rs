@@ -8,7 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ottla_protocol::batch::BatchHeader;
+use ottla_protocol::entry::Entry;
 use ottla_protocol::types::{TopicIdPartition, Uuid};
+
+use crate::checker::compacted::WholeLogs;
+
+/// Whether a topic of this name is compacted.
+pub(crate) fn is_compacted(topic: &str) -> bool {
+    topic.starts_with('k')
+}
 
 /// A batch, sent once or more.
 #[derive(Debug)]
@@ -120,6 +128,14 @@ pub struct Counts {
     pub rewrites: u64,
     /// Log starts that retention asked to move.
     pub log_starts_moved: u64,
+    /// Passes of the cleaner whose files were written.
+    pub passes: u64,
+    /// Passes that were written down, made together counted once.
+    pub passes_finished: u64,
+    /// Records that passes left out.
+    pub records_compacted: u64,
+    /// Judgements of partitions that lack what was written to them.
+    pub compacted_judged: u64,
 }
 
 macro_rules! for_each_count {
@@ -157,12 +173,16 @@ impl Counts {
             files_changed,
             files_removed,
             rewrites,
-            log_starts_moved
+            log_starts_moved,
+            passes,
+            passes_finished,
+            records_compacted,
+            compacted_judged
         );
     }
 
     /// Every count with its name.
-    pub fn named(&self) -> [(&'static str, u64); 26] {
+    pub fn named(&self) -> [(&'static str, u64); 30] {
         [
             ("batches acknowledged", self.batches_acked),
             ("repeats acknowledged", self.repeats_acked),
@@ -190,6 +210,10 @@ impl Counts {
             ("files dropped or rewritten", self.files_removed),
             ("rewritings", self.rewrites),
             ("log starts moved by retention", self.log_starts_moved),
+            ("passes of the cleaner", self.passes),
+            ("passes written down", self.passes_finished),
+            ("records left out by compaction", self.records_compacted),
+            ("compacted partitions judged", self.compacted_judged),
         ]
     }
 }
@@ -217,6 +241,8 @@ pub(crate) struct History {
     pub(crate) violations: Vec<String>,
     /// Requests and answers in words, with `Options::journal`.
     pub(crate) journal: Vec<String>,
+    /// What became durable in partitions that may be compacted.
+    pub(crate) whole_logs: WholeLogs,
     last_frame_ms: i64,
     handed_out: BTreeMap<(i64, i16), String>,
     seen_bounds: BTreeMap<TopicIdPartition, Seen>,
@@ -240,6 +266,24 @@ impl History {
             self.violation(format!("shard time went back from {} to {shard_ms}", self.last_frame_ms));
         }
         self.last_frame_ms = self.last_frame_ms.max(shard_ms);
+    }
+
+    /// A frame's entries are durable.
+    pub(crate) fn entries_durable(&mut self, entries: &[Entry], time_ms: i64) {
+        let mut logs = std::mem::take(&mut self.whole_logs);
+        logs.add(entries, time_ms, |partition| self.may_be_compacted(partition));
+        self.whole_logs = logs;
+    }
+
+    /// Whether clients write to the partition.
+    pub(crate) fn is_of_clients(&self, partition: &TopicIdPartition) -> bool {
+        self.topics.values().any(|topic| topic.id == Some(partition.topic_id))
+    }
+
+    /// Whether the cleaner may work on a partition: internal topics, the control log, and topics that say so.
+    pub(crate) fn may_be_compacted(&self, partition: &TopicIdPartition) -> bool {
+        let topic = self.topics.iter().find(|(_, topic)| topic.id == Some(partition.topic_id));
+        topic.is_none_or(|(name, _)| is_compacted(name))
     }
 
     /// A producer id was handed out to somebody who asked for a new one.

@@ -10,8 +10,12 @@ use ottla_protocol::messages as m;
 use ottla_protocol::record::{NewRecord, RecordIter};
 use ottla_protocol::types::{Text, TopicIdPartition, Uuid};
 
+use crate::checker::compacted::DELETE_RETENTION_MS;
 use crate::client::Ctx;
-use crate::history::{History, SentBatch};
+use crate::history::{History, SentBatch, is_compacted};
+
+/// Header with a batch's number, where keys are needed for something else.
+const NUMBER_HEADER: &[u8] = b"number";
 
 /// Builds a batch, notes it in the history, and gives its number. The number is in the key of every record.
 pub(crate) fn new_batch(
@@ -25,6 +29,10 @@ pub(crate) fn new_batch(
     let mut builder = BatchBuilder::new(Codec::None);
     builder.set_producer(producer);
     for index in 0..ctx.rng.between(1, 3) {
+        if is_compacted(&target.0) {
+            append_compacted(ctx, &mut builder, number);
+            continue;
+        }
         let key: Vec<u8> = (number as u64).to_be_bytes().into_iter().chain([index as u8]).collect();
         let padding = ctx.rng.below(ctx.options.padding_bytes_max + 1);
         let mut value = vec![0; usize::try_from(padding).expect("small")];
@@ -48,9 +56,25 @@ pub(crate) fn new_batch(
     number
 }
 
+/// One of a few keys, mostly with a value: the batch's number is in a header.
+fn append_compacted(ctx: &mut Ctx<'_>, builder: &mut BatchBuilder, number: usize) {
+    let key = [b'k', u8::try_from(ctx.rng.below(12)).expect("small")];
+    let padding = ctx.rng.below(ctx.options.padding_bytes_max / 4 + 9);
+    let mut value = vec![0; usize::try_from(padding).expect("small")];
+    ctx.rng.fill(&mut value);
+    let value = (!ctx.rng.one_in(4)).then_some(&value[..]);
+    let number = (number as u64).to_be_bytes();
+    let headers: [(&[u8], Option<&[u8]>); 1] = [(NUMBER_HEADER, Some(&number))];
+    let record = NewRecord { timestamp: ctx.now_ms, key: Some(&key), value, headers: &headers };
+    builder.append(&record).expect("a few records fit");
+}
+
 /// The number in a batch that was read.
 pub(crate) fn batch_number(header: &ottla_protocol::batch::BatchHeader, tail: &Bytes) -> Option<usize> {
     let record = RecordIter::new(header, tail.slice(40..)).next()?.ok()?;
+    if let Some(header) = record.headers.iter().find(|header| header.key == NUMBER_HEADER) {
+        return usize::try_from(u64::from_be_bytes(header.value.as_ref()?[..].try_into().ok()?)).ok();
+    }
     let key = record.key?;
     usize::try_from(u64::from_be_bytes(key.get(..8)?.try_into().ok()?)).ok()
 }
@@ -237,13 +261,26 @@ pub(crate) fn fetched_offset(reply: &Reply) -> Option<(i16, i64)> {
     Some((partition.error_code, partition.committed_offset))
 }
 
-/// CreateTopics of one topic.
+/// CreateTopics of one topic; whether it is compacted is in its name.
 pub(crate) fn create_topic(name: &str, partitions: i32) -> CommandBody {
+    let settings = [
+        ("cleanup.policy", "compact".to_owned()),
+        ("delete.retention.ms", DELETE_RETENTION_MS.to_string()),
+        ("min.cleanable.dirty.ratio", "0.01".to_owned()),
+        ("segment.ms", "200".to_owned()),
+    ];
+    let settings = settings.into_iter().filter(|_| is_compacted(name));
+    let configs = settings.map(|(name, value)| m::create_topics_request::CreatableTopicConfig {
+        name: Text::from(name),
+        value: Some(Text::from(value.as_str())),
+        ..Default::default()
+    });
     CommandBody::CreateTopics(m::CreateTopicsRequest {
         topics: vec![m::create_topics_request::CreatableTopic {
             name: Text::from(name),
             num_partitions: partitions,
             replication_factor: -1,
+            configs: configs.collect(),
             ..Default::default()
         }],
         ..Default::default()

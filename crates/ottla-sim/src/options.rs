@@ -48,11 +48,25 @@ pub enum Bug {
     RewriteUnsnapshotted,
     /// Retention moves log starts in memory and writes no record.
     LogStartInMemory,
+    /// A pass is written down as made before its files are live.
+    CleanFoundFirst,
+    /// Tombstones go before anybody is told of the horizon.
+    CleanUnannounced,
+    /// A pass goes past the last stable offset.
+    CleanPastStable,
+    /// Tombstones and markers go before their time.
+    CleanTooEarly,
+    /// A pass does not know of aborted transactions.
+    CleanForgetsAborted,
+    /// A pass does not know of the producers' last batches.
+    CleanForgetsProducers,
+    /// The files of a pass become live before they are synced.
+    CleanUnsynced,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 26] = [
         Self::SkipSync,
         Self::AnswerBeforeDurable,
         Self::PublishBeforeDurable,
@@ -72,6 +86,13 @@ impl Bug {
         Self::RecordBeforeSync,
         Self::RewriteUnsnapshotted,
         Self::LogStartInMemory,
+        Self::CleanFoundFirst,
+        Self::CleanUnannounced,
+        Self::CleanPastStable,
+        Self::CleanTooEarly,
+        Self::CleanForgetsAborted,
+        Self::CleanForgetsProducers,
+        Self::CleanUnsynced,
     ];
 }
 
@@ -99,6 +120,8 @@ pub struct Options {
     pub clients: Clients,
     /// Topics from the beginning.
     pub topics: u32,
+    /// Compacted topics beside them.
+    pub compacted_topics: u32,
     /// Partitions of each.
     pub partitions: i32,
     /// Partitions of each of the two internal topics.
@@ -139,6 +162,8 @@ pub struct Options {
     pub snapshot_mean_ms: u64,
     /// Mean time between two looks at the files, for dropping and rewriting, ms.
     pub tidy_mean_ms: u64,
+    /// Mean time between two looks for what is to be compacted, ms.
+    pub clean_mean_ms: u64,
     /// Mean time between two moves of log starts by retention, ms.
     pub retention_mean_ms: u64,
     /// When files are dropped and rewritten.
@@ -168,6 +193,7 @@ impl Options {
                 offsets: some(rng, 0, 1),
             },
             topics: some(rng, 1, 2),
+            compacted_topics: some(rng, 0, 2),
             partitions: i32::try_from(rng.between(1, 3)).expect("small"),
             internal_partitions: i32::try_from(rng.between(1, 4)).expect("small"),
             admin: rng.one_in(2),
@@ -188,6 +214,7 @@ impl Options {
             clock_step_mean_ms: [2_000, 1_000_000][rng.index(2)],
             snapshot_mean_ms: [200, 1_500, 1_000_000][rng.index(3)],
             tidy_mean_ms: [100, 1_000, 1_000_000][rng.index(3)],
+            clean_mean_ms: [100, 500, 1_000_000][rng.index(3)],
             retention_mean_ms: [300, 2_000, 1_000_000][rng.index(3)],
             levels: LevelsOptions {
                 rewrite: !rng.one_in(5),
@@ -211,6 +238,24 @@ impl Options {
         if matches!(bug, Bug::BelievePageCache | Bug::AnswerAfterFailedSync) {
             options.faults = options.faults.with(Fault::SyncError, 20_000);
             options.kill_rate = 0;
+        }
+        let is_of_the_cleaner = matches!(
+            bug,
+            Bug::CleanFoundFirst
+                | Bug::CleanUnannounced
+                | Bug::CleanPastStable
+                | Bug::CleanTooEarly
+                | Bug::CleanForgetsAborted
+                | Bug::CleanForgetsProducers
+                | Bug::CleanUnsynced
+        );
+        if is_of_the_cleaner {
+            options.compacted_topics = 2;
+            options.topics = 1;
+            options.clean_mean_ms = 100;
+            options.crash_mean_ms = 500;
+            options.kill_rate = 0;
+            options.snapshot_mean_ms = 200;
         }
         let is_of_files = matches!(
             bug,

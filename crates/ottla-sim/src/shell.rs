@@ -3,9 +3,10 @@
 //! Decisions are queued, taken in groups as frames, appended and synced; then bounds are published, answers are
 //! released, in this order. While a frame is in flight the owner decides on. A failed append throws the state
 //! away and loads it again at a higher epoch; requests in flight are settled then. `files` is the thread that tidies
-//! the folder. The planted bugs of
+//! the folder, `cleaner` its share of compaction. The planted bugs of
 //! `options::Bug` sit here, each at the place where a real shell could have it.
 
+mod cleaner;
 mod files;
 pub(crate) mod load;
 mod time;
@@ -117,7 +118,9 @@ pub(crate) struct Shell {
     snapshot: Option<SnapshotJob>,
     durable: Position,
     /// Time of the newest frame or snapshot, ms: what the log writes of its own accord is not older.
-    log_ms: i64,
+    pub(crate) log_ms: i64,
+    /// A pass of the cleaner on its way.
+    cleaning: Option<cleaner::Cleaning>,
     /// Bounds as published; readers see nothing else.
     pub(crate) published: BTreeMap<TopicIdPartition, Bounds>,
     order: u64,
@@ -258,6 +261,7 @@ impl Shell {
         }
         history.counts.frames += 1;
         history.frame_written(time.0);
+        history.entries_durable(&entries, time.0);
         self.log_ms = self.log_ms.max(time.0);
         let durable = shadow.unsure.take().filter(|_| self.setup.compare_states);
         if let Some((time, position, entries)) = durable

@@ -24,7 +24,7 @@ pub(crate) fn hash(batch: &LogBatch) -> u64 {
 }
 
 /// Which batches a consumer with `read_committed` shows, by Kafka's rules for consumers (KIP-98).
-fn shown<'a>(batches: &'a [LogBatch], aborted: &[(i64, i64)], from: i64) -> Vec<&'a LogBatch> {
+pub(super) fn shown<'a>(batches: &'a [LogBatch], aborted: &[(i64, i64)], from: i64) -> Vec<&'a LogBatch> {
     let mut aborted: Vec<_> = aborted.to_vec();
     aborted.sort_by_key(|(_, first_offset)| *first_offset);
     let mut left = aborted.into_iter().peekable();
@@ -143,6 +143,9 @@ pub(crate) fn check_some_partition(
         Ok(batches) => batches,
         Err(text) => return history.violation(text),
     };
+    if history.may_be_compacted(&partition) {
+        return super::compacted::check_read(partition, bounds, from, end, &batches, history);
+    }
     check_batches(partition, from, end, &batches, history);
     if committed {
         let stop = batches.last().map_or(from, |batch| batch.header.last_offset() + 1);

@@ -6,7 +6,7 @@ use ottla_env::rng::Rng;
 use ottla_protocol::types::TopicIdPartition;
 
 use super::{Client, Ctx};
-use crate::history::Topic;
+use crate::history::{Topic, is_compacted};
 use crate::message;
 
 /// Kafka's code for a topic that exists.
@@ -54,7 +54,8 @@ impl Admin {
                 let call = ctx.call_with(5, message::delete_topic(&name), true, false);
                 self.waiting = Some((call, Waiting::Delete(name)));
             }
-            2 if !targets.is_empty() => {
+            2 if targets.iter().any(|target| !is_compacted(&target.0)) => {
+                let targets: Vec<_> = targets.iter().filter(|target| !is_compacted(&target.0)).collect();
                 let (name, topic_id, count) = &targets[ctx.rng.index(targets.len())];
                 let partition = i32::try_from(ctx.rng.below(*count as u64)).expect("small");
                 let place = TopicIdPartition { topic_id: *topic_id, partition };
@@ -79,13 +80,19 @@ impl Client for Admin {
             self.done = true;
             return;
         }
-        ctx.wake_in =
-            Some(if ctx.history.topics.len() < ctx.options.topics as usize { 5 } else { ctx.think() + 100 });
+        ctx.wake_in = Some(
+            if ctx.history.topics.len() < (ctx.options.topics + ctx.options.compacted_topics) as usize {
+                5
+            } else {
+                ctx.think() + 100
+            },
+        );
         if self.waiting.is_some() {
             return;
         }
-        let missing =
-            (0..ctx.options.topics).map(|n| format!("t{n}")).find(|n| !ctx.history.topics.contains_key(n));
+        let compacted = (0..ctx.options.compacted_topics).map(|n| format!("k{n}"));
+        let missing = (0..ctx.options.topics).map(|n| format!("t{n}")).chain(compacted);
+        let missing = missing.into_iter().find(|name| !ctx.history.topics.contains_key(name));
         match missing {
             Some(name) => self.create(name, ctx.options.partitions, ctx),
             None if ctx.options.admin => self.act(ctx),

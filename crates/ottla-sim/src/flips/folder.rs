@@ -65,7 +65,8 @@ fn options(seed: u64) -> Options {
     Options {
         duration_ms: 2_500,
         clients: Clients { plain: 1, idempotent: 1, transactional_v1: 1, transactional_v2: 1, offsets: 1 },
-        topics: 2,
+        topics: 1,
+        compacted_topics: 1,
         partitions: 2,
         internal_partitions: 2,
         admin: false,
@@ -86,6 +87,7 @@ fn options(seed: u64) -> Options {
         clock_step_mean_ms: 1_000_000,
         snapshot_mean_ms: 300,
         tidy_mean_ms: 100,
+        clean_mean_ms: 200,
         retention_mean_ms: 500,
         levels: LevelsOptions {
             rewrite: true,

@@ -35,7 +35,7 @@ impl Shell {
             .iter()
             .filter(|(_, bounds)| bounds.high_watermark > bounds.log_start_offset)
             .map(|(partition, _)| *partition)
-            .filter(|partition| history.topics.values().any(|topic| topic.id == Some(partition.topic_id)))
+            .filter(|partition| history.is_of_clients(partition) && !history.may_be_compacted(partition))
             .collect();
         if candidates.is_empty() {
             return;
@@ -63,7 +63,7 @@ impl Shell {
 
     /// Files are dropped or rewritten, if there is something to be done. Not while a frame is on its way.
     pub(crate) fn tidy(&mut self, disk: &SimDisk, history: &mut History) -> LogStep {
-        if self.in_flight.is_some() {
+        if self.in_flight.is_some() || self.is_cleaning() {
             return LogStep::Nothing;
         }
         let Ok(mut horizon) = self.log.snapshots.horizon() else { return LogStep::Nothing };

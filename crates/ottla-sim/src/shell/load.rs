@@ -103,6 +103,9 @@ pub(super) fn load(
     let mut clock = ShardClock::new(setup.clock.clone(), time_ms, follows_wall);
     let survived = shadow.unsure.as_ref().is_some_and(|(_, position, _)| *position == core.position());
     history.counts.unacknowledged_survived += u64::from(survived);
+    if let Some((time, _, entries)) = shadow.unsure.as_ref().filter(|_| survived) {
+        history.entries_durable(entries, time.0);
+    }
     if setup.compare_states {
         compare(&core, shadow, history);
     }
@@ -127,6 +130,7 @@ pub(super) fn load(
         snapshot: None,
         durable,
         log_ms: time_ms,
+        cleaning: None,
         published: unsettled.map(|unsettled| unsettled.published.clone()).unwrap_or_default(),
         order: 0,
         last_loop_ms,

@@ -74,6 +74,15 @@ impl World {
             }
         }
         let Server::Up(shell) = &mut self.server else { return };
+        let due = !self.draining && self.rng.below(self.options.clean_mean_ms) < HOUSEKEEPING_MS;
+        if shell.is_cleaning() || due {
+            let step = shell.clean_step(&self.disk, &mut self.rng, &mut self.history);
+            self.catch_up();
+            if step == LogStep::Dead && !self.disk.stopped() {
+                return self.begin_reload();
+            }
+        }
+        let Server::Up(shell) = &mut self.server else { return };
         if self.rng.one_in(40) && self.setup.compare_states && shell.is_settled() {
             self.compare_with_shadow();
         }
