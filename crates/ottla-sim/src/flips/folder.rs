@@ -13,6 +13,9 @@ use crate::options::{Clients, Options};
 use crate::shell::Setup;
 use crate::world::World;
 
+/// Seeds that are tried.
+const SEEDS_MAX: u64 = 40;
+
 /// A folder and what is in it.
 pub struct Folder {
     /// Its files.
@@ -23,11 +26,29 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder of a seed.
+    /// The folder of a seed, or of the first one behind it whose folder has every kind of file.
     ///
     /// # Errors
-    /// When the clients' run itself broke a promise, or the folder lacks a kind of file that a sweep is to damage.
+    /// When a clients' run itself broke a promise, or no folder has all that a sweep is to damage.
     pub fn new(seed: u64) -> Result<Self, String> {
+        let mut folder = Self::of_seed(seed);
+        for seed in seed + 1..seed + SEEDS_MAX {
+            if folder.as_ref().is_ok_and(Self::has_all_kinds) {
+                break;
+            }
+            folder = Self::of_seed(seed);
+        }
+        folder.and_then(
+            |folder| if folder.has_all_kinds() { Ok(folder) } else { Err("no folder has all".to_owned()) },
+        )
+    }
+
+    fn has_all_kinds(&self) -> bool {
+        let count = |kind| self.files.keys().filter(|name| name.ends_with(kind)).count();
+        [".log", ".data", ".snapshot"].into_iter().all(|kind| count(kind) >= 2)
+    }
+
+    fn of_seed(seed: u64) -> Result<Self, String> {
         let (disk, setup) = World::new(seed, options(seed)).folder()?;
         let mut files = BTreeMap::new();
         for name in disk.list().map_err(|error| error.to_string())? {
@@ -39,11 +60,6 @@ impl Folder {
             };
             let bytes = read().map_err(|error| format!("{name}: {error}"))?;
             files.insert(name, Arc::new(bytes));
-        }
-        for kind in [".log", ".data", ".snapshot"] {
-            if files.keys().filter(|name| name.ends_with(kind)).count() < 2 {
-                return Err(format!("seed {seed}: fewer than two files {kind}"));
-            }
         }
         let shown = judge::shown(&files, &setup)?;
         Ok(Self { files, setup, shown })

@@ -249,7 +249,7 @@ fn go_on(folder: &Folder, loaded: Loaded, disk: &MemoryDisk) -> Result<(), Strin
     let horizon = opened.snapshots.horizon().map_err(|error| format!("cannot go on: {error}"))?;
     for _ in 0..8 {
         let later = time_ms + 100_000;
-        let change = opened.levels.run_once(horizon, later, &Loads(&core));
+        let change = opened.levels.run_once(horizon, later, &Loads(&core), &mut |_| true);
         let Some(change) = change.map_err(|error| format!("the files cannot be tidied: {error}"))? else {
             break;
         };

@@ -331,7 +331,8 @@ impl World {
         let horizon = self.opened.snapshots.horizon().expect("known");
         loop {
             let now = self.time.now().0;
-            let change = self.opened.levels.run_once(horizon, now, &Lives(&self.state)).expect("well");
+            let change =
+                self.opened.levels.run_once(horizon, now, &Lives(&self.state), &mut |_| true).expect("well");
             let Some(change) = change else { return };
             self.opened.writer.append_files(now, &change).expect("appended");
             self.opened.levels.unlink(&change);
