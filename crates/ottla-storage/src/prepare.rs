@@ -34,8 +34,8 @@ pub(crate) enum Ready {
 /// A file of zeros under a temporary name.
 pub(crate) struct Prepared {
     pub(crate) name: String,
-    file: Arc<dyn File>,
-    bytes: u64,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) bytes: u64,
 }
 
 /// A file that takes frames.
@@ -147,6 +147,11 @@ pub(crate) fn discard(disk: &dyn Disk, name: &str) {
     }
 }
 
+/// Whether a name is that of a file prepared ahead.
+pub(crate) fn is_ahead(name: &str) -> bool {
+    name.starts_with("log-") && name.contains("-ahead-")
+}
+
 /// Whether a name is one of the temporary files above, or a rewritten file that is not finished.
 pub(crate) fn is_temporary(name: &str) -> bool {
     (name.starts_with("log-") || name.starts_with("data-")) && name.ends_with(".tmp")
@@ -194,6 +199,10 @@ impl FilePreparer {
             *ready = Ready::Working;
         }
         self.made += 1;
+        if let Some(prepared) = self.shared.spare_ahead() {
+            *self.shared.ready() = Ready::Waiting(prepared);
+            return true;
+        }
         let name = format!("log-{:010}-ahead-{}.tmp", self.shared.epoch, self.made);
         let bytes = self.shared.options.file_bytes;
         // Not by trying: a disk that is almost full would be written full with zeros again and again.

@@ -249,7 +249,7 @@ impl Listing {
                 if file.is_data() { listing.data.push(file) } else { listing.files.push(file) }
             } else if snapshot::is_snapshot(&name) {
                 listing.snapshots.push(name);
-            } else if space::is_reserve(&name) {
+            } else if space::is_reserve(&name) || prepare::is_ahead(&name) {
                 listing.reserve.push(name);
             } else if prepare::is_temporary(&name) || snapshot::is_temporary(&name) {
                 listing.temporary.push(name);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ottla_env::disk::{Disk, File};
 
-use crate::prepare::discard;
+use crate::prepare::{self, Prepared, discard};
 use crate::shared::Shared;
 
 /// Room for snapshots that is kept at least, bytes.
@@ -96,14 +96,19 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 impl Reserve {
-    /// What an opening finds: files that are whole and wanted stay, others go.
+    /// What an opening finds: files that are whole and wanted stay, others go. A file that was prepared ahead by an
+    /// opening that was killed counts as one more: on a full disk its room would be lost to others.
     pub(crate) fn found(disk: &dyn Disk, names: &[String], file_bytes: u64, wanted: usize) -> Self {
         let mut reserve = Self::default();
+        let wanted = if wanted > 0 { wanted + 1 } else { 0 };
         for name in names {
             let bytes = disk.open(name).and_then(|file| file.len()).unwrap_or(0);
             match number_of(name) {
                 Some(number) if bytes == file_bytes && reserve.files.len() < wanted => {
                     reserve.next = reserve.next.max(number + 1);
+                    reserve.files.push(name.clone());
+                }
+                None if prepare::is_ahead(name) && bytes == file_bytes && reserve.files.len() < wanted => {
                     reserve.files.push(name.clone());
                 }
                 None if name == SLACK_NAME && bytes >= SLACK_BYTES_LEAST && wanted > 0 => {
@@ -131,6 +136,25 @@ impl Shared {
             Ok(file) => Some((name, file)),
             Err(error) => {
                 tracing::warn!(name, %error, "a file of the reserve cannot be opened");
+                None
+            }
+        }
+    }
+
+    /// A file that an opening before this one has prepared ahead and that is not needed in the reserve.
+    pub(crate) fn spare_ahead(&self) -> Option<Prepared> {
+        let name = {
+            let mut reserve = self.reserve();
+            if reserve.files.len() <= self.options.reserve_files {
+                return None;
+            }
+            let at = reserve.files.iter().position(|name| prepare::is_ahead(name))?;
+            reserve.files.remove(at)
+        };
+        match self.disk.open(&name) {
+            Ok(file) => Some(Prepared { name, file, bytes: self.options.file_bytes }),
+            Err(error) => {
+                tracing::warn!(name, %error, "a file prepared ahead cannot be opened");
                 None
             }
         }

@@ -127,6 +127,7 @@ async fn fill(options: &Options, folder: &Path) -> Result<ExitCode> {
         "slowest of them, ms": fills.commit_ms_max,
         "kills": totals.kills,
         "starts on the full disk": fills.starts_on_full_disk,
+        "starts refused for want of room": fills.starts_refused,
         "records": totals.records,
         "transactions": totals.transactions,
         "committed": totals.committed,

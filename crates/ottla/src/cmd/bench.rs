@@ -9,8 +9,8 @@ use anyhow::Result;
 use clap::Args;
 use ottla_client::admin::NewTopic;
 use ottla_client::{
-    Admin, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, SettingError, StartAt, TransactionalProducer,
-    TransactionalSettings,
+    Admin, Consumer, ConsumerSettings, Producer, ProducerSettings, Record, SettingError, StartAt,
+    TransactionalProducer, TransactionalSettings,
 };
 use ottla_env::rng::{OsRng, Rng, SeededRng};
 use ottla_env::time;

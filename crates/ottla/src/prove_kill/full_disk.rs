@@ -50,6 +50,7 @@ pub(super) struct Fills {
     pub(super) ballast_bytes: u64,
     pub(super) commits_on_full_disk: u64,
     pub(super) starts_on_full_disk: u64,
+    pub(super) starts_refused: u64,
     pub(super) commit_ms_max: u64,
     pub(super) mark_1: u64,
     pub(super) mark_2: u64,
@@ -142,8 +143,18 @@ async fn play(
             broker.start_briefly(Duration::from_millis(rng.below(60))).await?;
             totals.kills += 1;
         }
-        broker.start_again().await.context("no start on a full disk")?;
-        fills.starts_on_full_disk += 1;
+        match broker.start_again().await {
+            Ok(()) => fills.starts_on_full_disk += 1,
+            Err(_) => {
+                // Who starts again and again while somebody else takes each byte that becomes free runs out of room.
+                fills.starts_refused += 1;
+                stop.send_replace(true);
+                fills.ballast_bytes += filler.await.context("the filler panicked")??;
+                files::remove(ballast).context("cannot remove the ballast")?;
+                broker.start_again().await.context("no start when there is room again")?;
+                return Ok(transaction.commit().await.context("a commit behind the full disk")?);
+            }
+        }
     }
     let began = time::now();
     let committed = time::timeout(COMMIT_MAX, transaction.commit()).await;
