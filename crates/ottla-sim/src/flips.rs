@@ -78,6 +78,8 @@ pub struct Row {
     pub read_refused: u64,
     /// All is as it was.
     pub harmless: u64,
+    /// The newest file was cut off or is gone, and the log ends earlier.
+    pub shorter: u64,
     /// A broken promise.
     pub wrong: u64,
     /// The log went on afterwards.
@@ -112,6 +114,7 @@ impl Report {
             Verdict::Reported => row.reported += 1,
             Verdict::ReadRefused => row.read_refused += 1,
             Verdict::Harmless => row.harmless += 1,
+            Verdict::Shorter => row.shorter += 1,
             Verdict::Wrong(text) => {
                 row.wrong += 1;
                 self.wrong.push(format!("{} {:?} ({}): {text}", attempt.name, attempt.change, attempt.place));

@@ -143,10 +143,10 @@ fn flips(options: &flips::Options) -> (bool, Value) {
         .rows
         .iter()
         .map(|(place, row)| {
-            let flips::Row { tried, refused, reported, read_refused, harmless, wrong, went_on } = row;
+            let flips::Row { tried, refused, reported, read_refused, harmless, shorter, wrong, went_on } = row;
             let text = format!(
                 "{tried} changes: {refused} refused at the opening, {reported} reported by it, {read_refused} refused \
-                 at the read, {harmless} harmless, {wrong} wrong; after {went_on} the log went on"
+                 at the read, {harmless} harmless, {shorter} ended earlier (newest file), {wrong} wrong; after {went_on} the log went on"
             );
             (place.clone(), json!(text))
         })

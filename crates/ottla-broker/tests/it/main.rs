@@ -8,6 +8,7 @@ mod full_disk;
 mod gated;
 mod hostile;
 mod metrics;
+mod public_bugs;
 mod retention;
 mod sessions;
 mod settings;

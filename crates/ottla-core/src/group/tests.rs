@@ -149,6 +149,7 @@ fn scenario_64_fetch_of_everything() {
 }
 
 /// A plain commit behind the pending one wins when the transaction commits, also after a reload.
+/// Public cases: KAFKA-5247, RP#31483 (84).
 #[test]
 fn scenario_65_a_plain_commit_between() {
     for restarts in [false, true] {
@@ -171,6 +172,7 @@ fn scenario_65_a_plain_commit_between() {
 }
 
 /// Groups that do not exist, generations, long metadata, unknown topics, by version: plain commits.
+/// Public cases: KAFKA-16371 (88).
 #[test]
 fn scenario_66_plain_commit_errors() {
     let (mut broker, _) = broker();
@@ -342,6 +344,7 @@ fn scenario_69_deleted_topics() {
 }
 
 /// Retention: since the commit, or when the client said; what a transaction is about to replace stays.
+/// Public cases: RP#31483 (85).
 #[test]
 fn scenario_70_expiry() {
     let mut broker = Broker::with(|config| config.offsets_retention_ms = 3_600_000);

@@ -22,6 +22,7 @@ fn scenario_1_first_batch_and_its_duplicate() {
 
 /// Scenarios 2 and 14 (H9): five batches are remembered, also through a snapshot and a replay; the sixth last
 /// is out of order.
+/// Public cases: RP#3039, RP#3038 (36).
 #[test]
 fn scenario_2_five_batches_are_remembered() {
     let mut shard = Shard::new();
@@ -57,6 +58,7 @@ fn scenario_3_gaps_and_overlaps() {
 }
 
 /// Scenario 4: after 2147483647 comes 0, also inside a batch.
+/// Public cases: KAFKA-5283, KAFKA-7692 (40).
 #[test]
 fn scenario_4_sequences_wrap() {
     let mut shard = Shard::new();

@@ -108,6 +108,7 @@ fn scenario_54_verification() {
 }
 
 /// Scenario 57: sequence 0 was refused by verification, so sequence 1 must not overtake it.
+/// Public cases: KAFKA-14920 (45).
 #[test]
 fn scenario_57_overtaking() {
     let mut shard = Shard::new();

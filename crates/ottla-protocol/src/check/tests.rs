@@ -243,6 +243,7 @@ fn bombs() {
 }
 
 /// Records that cannot be decoded, offsets with gaps, wrong counts and trailing bytes, plain and compressed.
+/// Public cases: KAFKA-6554 (80).
 #[test]
 fn records() {
     let good = batch(Codec::None);

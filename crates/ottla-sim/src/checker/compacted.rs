@@ -241,14 +241,23 @@ fn judge_producers(whole: &[&Written], found: &[LogBatch], broken: &mut Vec<Stri
         if header.producer_epoch > *epoch {
             (*epoch, *offset) = (header.producer_epoch, None);
         }
-        if !header.is_control() && header.producer_epoch == *epoch {
+        // What coordinators write for a producer has no sequence, and nobody repeats it.
+        if !header.is_control() && header.producer_epoch == *epoch && header.base_sequence >= 0 {
             *offset = Some(header.base_offset);
         }
     }
     for (producer_id, (_, offset)) in last {
         let Some(offset) = offset else { continue };
         if !found.iter().any(|batch| batch.header.base_offset == offset) {
-            broken.push(format!("the last batch of producer {producer_id}, at {offset}, is gone"));
+            let of_it = whole.iter().filter(|written| written.header.producer_id == producer_id);
+            let of_it: Vec<_> = of_it
+                .map(|Written { header, .. }| {
+                    (header.base_offset, header.producer_epoch, header.is_control())
+                })
+                .collect();
+            broken.push(format!(
+                "the last batch of producer {producer_id}, at {offset}, is gone; it wrote {of_it:?}"
+            ));
         }
     }
 }

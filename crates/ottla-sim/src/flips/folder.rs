@@ -65,6 +65,11 @@ impl Folder {
         Ok(Self { files, setup, shown })
     }
 
+    /// The file of the log that was in use.
+    pub(super) fn newest_log(&self) -> Option<&str> {
+        self.files.keys().rfind(|name| name.ends_with(".log")).map(String::as_str)
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> usize {
         self.files.values().map(|bytes| bytes.len()).sum()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ottla_core::decision::Position;
 use ottla_core::shard::ShardState;
 use ottla_env::disk::memory::MemoryDisk;
 use ottla_protocol::batch::BatchIter;
@@ -32,6 +33,9 @@ pub enum Verdict {
     ReadRefused,
     /// All is as it was.
     Harmless,
+    /// The newest file of the log was cut off or is gone, and the log ends earlier: nothing on one disk can tell that
+    /// from a log that was not written any further.
+    Shorter,
     /// A broken promise.
     Wrong(String),
 }
@@ -39,6 +43,7 @@ pub enum Verdict {
 /// Everything that an opening shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
+    position: Position,
     /// The state, as a snapshot of it would be.
     state: Vec<Vec<u8>>,
     partitions: BTreeMap<TopicIdPartition, Partition>,
@@ -61,7 +66,7 @@ struct Partition {
 /// What the undamaged folder shows. Errors when it cannot be opened or read.
 pub(super) fn shown(files: &Files, setup: &Setup) -> Result<Shown, String> {
     let loaded = open(files, setup).map_err(|error| error.to_string())?;
-    let shown = read_everything(&loaded.core, &loaded.opened.reader)?;
+    let shown = read_everything(&loaded.core, &loaded.opened.reader, false)?;
     let whole = shown.partitions.values().all(|partition| partition.refused.is_empty());
     if whole { Ok(shown) } else { Err("the undamaged folder has damage".to_owned()) }
 }
@@ -100,6 +105,10 @@ fn attempt(folder: &Folder, name: &str, change: &Change, goes_on: bool) -> Verdi
     };
     let report = &loaded.opened.report;
     let is_reported = !report.damage.is_empty() || !report.damaged_snapshots.is_empty();
+    let is_cut = !matches!(change, Change::Flip { .. }) && folder.newest_log() == Some(name);
+    if is_cut && loaded.core.position() < folder.shown.position {
+        return Verdict::Shorter;
+    }
     let first = match compare(folder, &loaded) {
         Ok(is_refused) => is_refused,
         Err(text) => return Verdict::Wrong(text),
@@ -116,7 +125,8 @@ fn attempt(folder: &Folder, name: &str, change: &Change, goes_on: bool) -> Verdi
 
 /// Whether reads were refused; an error when something is shown that was not there, or is gone without a word.
 fn compare(folder: &Folder, loaded: &Loaded) -> Result<bool, String> {
-    let found = read_everything(&loaded.core, &loaded.opened.reader)?;
+    let is_reported = !loaded.opened.report.damage.is_empty();
+    let found = read_everything(&loaded.core, &loaded.opened.reader, is_reported)?;
     let expected = &folder.shown;
     if let Some(text) = load::difference(&found.state, &expected.state) {
         return Err(format!("another state: {text}"));
@@ -150,19 +160,24 @@ fn compare(folder: &Folder, loaded: &Loaded) -> Result<bool, String> {
 }
 
 /// Everything that readers could ask for.
-fn read_everything(core: &ShardState, reader: &LogReader) -> Result<Shown, String> {
+fn read_everything(core: &ShardState, reader: &LogReader, is_reported: bool) -> Result<Shown, String> {
     let mut partitions = BTreeMap::new();
     for (at, bounds) in core.all_bounds() {
         let (from, to) = (bounds.log_start_offset, bounds.high_watermark);
         let mut partition = Partition { from, to, ..Partition::default() };
-        read_batches(reader, at, &mut partition)?;
-        partition.answers = answers(reader, at, from, to)?;
+        read_batches(reader, at, is_reported, &mut partition)?;
+        partition.answers = answers(reader, at, is_reported, from, to)?;
         partitions.insert(at, partition);
     }
-    Ok(Shown { state: load::chunks(core), partitions })
+    Ok(Shown { position: core.position(), state: load::chunks(core), partitions })
 }
 
-fn read_batches(reader: &LogReader, at: TopicIdPartition, partition: &mut Partition) -> Result<(), String> {
+fn read_batches(
+    reader: &LogReader,
+    at: TopicIdPartition,
+    is_reported: bool,
+    partition: &mut Partition,
+) -> Result<(), String> {
     let mut offset = partition.from;
     while offset < partition.to {
         match reader.read(at, offset, partition.to, READ_BYTES) {
@@ -179,13 +194,21 @@ fn read_batches(reader: &LogReader, at: TopicIdPartition, partition: &mut Partit
                 offset = batches.next_offset;
             }
             Err(ReadError::Corrupt { first_offset, last_offset, .. }) => {
-                if !(first_offset..=last_offset).contains(&offset) {
+                // Compaction leaves gaps: what is refused may begin behind what was asked for.
+                if last_offset < offset {
                     return Err(format!(
                         "{at:?}: {first_offset} to {last_offset} refused in a read of {offset}"
                     ));
                 }
                 partition.refused.push((offset, last_offset));
                 offset = last_offset + 1;
+            }
+            // The file is gone, and the opening has said so: what was in it is refused, whatever it was.
+            Err(ReadError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound && is_reported =>
+            {
+                partition.refused.push((offset, partition.to));
+                return Ok(());
             }
             Err(error) => return Err(format!("{at:?} at {offset}: {error}")),
         }
@@ -194,7 +217,13 @@ fn read_batches(reader: &LogReader, at: TopicIdPartition, partition: &mut Partit
 }
 
 /// Answers of the time index, of the sizes and of retention.
-fn answers(reader: &LogReader, at: TopicIdPartition, from: i64, to: i64) -> Result<Vec<Option<i64>>, String> {
+fn answers(
+    reader: &LogReader,
+    at: TopicIdPartition,
+    is_reported: bool,
+    from: i64,
+    to: i64,
+) -> Result<Vec<Option<i64>>, String> {
     let mut answers = Vec::new();
     let mut note = |answer: Result<Option<i64>, ReadError>| match answer {
         Ok(answer) => {
@@ -202,6 +231,10 @@ fn answers(reader: &LogReader, at: TopicIdPartition, from: i64, to: i64) -> Resu
             Ok(())
         }
         Err(ReadError::Corrupt { .. }) => {
+            answers.push(None);
+            Ok(())
+        }
+        Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound && is_reported => {
             answers.push(None);
             Ok(())
         }

@@ -347,6 +347,7 @@ fn a_catalogue_of_many_chunks_is_in_a_snapshot() {
 
 /// Proves: a power cut at every single change of the disk while files are dropped and rewritten loses nothing alive,
 /// brings nothing back, and leaves no file behind.
+/// Public cases: KAFKA-12520, KAFKA-12964 (77).
 #[test]
 fn power_cuts_at_every_step() {
     for cut in 1.. {

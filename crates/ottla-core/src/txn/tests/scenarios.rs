@@ -492,6 +492,7 @@ fn scenario_51_expiry() {
 }
 
 /// Many ids expire in bounded ticks.
+/// Public cases: KAFKA-13099 (17).
 #[test]
 fn expiry_in_bounded_steps() {
     let mut broker = Broker::with(|config| config.transactional_id_expiration_ms = 1000);

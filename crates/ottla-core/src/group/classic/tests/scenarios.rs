@@ -407,6 +407,7 @@ fn sessions() {
 
 /// Offsets of a group with members do not expire while a member subscribes to the topic, and those of an empty
 /// group only after the retention since it became empty; then the group goes as well.
+/// Public cases: KAFKA-13636, KAFKA-8069 (89).
 #[test]
 fn retention() {
     const DAY: i64 = 86_400_000;
