@@ -29,6 +29,7 @@ mod index;
 pub mod inspect;
 mod layout;
 mod levels;
+mod listing;
 mod options;
 mod prepare;
 mod reader;

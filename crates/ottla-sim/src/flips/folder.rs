@@ -49,7 +49,7 @@ impl Folder {
     }
 
     fn of_seed(seed: u64) -> Result<Self, String> {
-        let (disk, setup) = World::new(seed, options(seed)).folder()?;
+        let (disk, setup) = World::new(seed, options()).folder()?;
         let mut files = BTreeMap::new();
         for name in disk.list().map_err(|error| error.to_string())? {
             let read = || -> std::io::Result<Vec<u8>> {
@@ -82,7 +82,7 @@ impl Folder {
 }
 
 /// A short, lively run without faults of the disk: kills of the process only.
-fn options(seed: u64) -> Options {
+fn options() -> Options {
     Options {
         duration_ms: 2_500,
         clients: Clients { plain: 1, idempotent: 1, transactional_v1: 1, transactional_v2: 1, offsets: 1 },
@@ -122,6 +122,5 @@ fn options(seed: u64) -> Options {
         compare_states: false,
         journal: false,
         bug: None,
-        ..Options::from_seed(seed)
     }
 }
