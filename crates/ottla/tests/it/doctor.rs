@@ -98,6 +98,7 @@ fn damaged_ground(at: &Path) -> (std::path::PathBuf, u64) {
         "log.rewrite.run.age.ms=200",
         "log.rewrite.extent.bytes=1048576",
         "log.retention.check.interval.ms=200",
+        "log.cleaner.enable=false",
     ]);
     broker.ok(&["topic", "create", "t", "-p", "1"], "");
     broker.ok(&["topic", "create", "u", "-p", "1"], "");
