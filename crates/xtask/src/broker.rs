@@ -139,20 +139,21 @@ impl Broker {
 
     /// Kills it with SIGKILL and starts it on the same data and port; how long the start took.
     pub(crate) fn kill_and_start(&mut self) -> Result<Duration> {
-        self.start_again("kill")
+        self.start_again("kill", None)
     }
 
-    /// Stops it in order and starts it on the same data and port; how long the start took.
-    pub(crate) fn restart(&mut self) -> Result<Duration> {
-        self.start_again("stop")
+    /// Stops it in order and starts it on the same data and port, with other settings if they are given; how long the
+    /// start took.
+    pub(crate) fn restart(&mut self, config: Option<PathBuf>) -> Result<Duration> {
+        self.start_again("stop", config)
     }
 
-    fn start_again(&mut self, verb: &str) -> Result<Duration> {
+    fn start_again(&mut self, verb: &str, config: Option<PathBuf>) -> Result<Duration> {
         let name = self.name.clone();
         run::check(self.command(verb).arg(&name))?;
         let port = self.bootstrap.rsplit(':').next().expect("bootstrap is HOST:PORT").to_owned();
         let began = Instant::now();
-        let pid = run::output(self.command("start").arg(&name).arg(port))?;
+        let pid = run::output(self.command("start").arg(&name).arg(port).args(config))?;
         self.pid = pid.trim().parse().context("the start script printed no pid")?;
         Ok(began.elapsed())
     }
