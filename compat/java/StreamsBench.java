@@ -9,8 +9,8 @@
 //   APP=ID          another application: its own group, state and output topic, the same input
 //   INSTANCE=ID     static membership
 //   FAULT=POINT:N   once N records were processed: before-offsets, after-offsets, before-commit, after-commit halt the process
-//                   (no shutdown hook, as SIGKILL); lost-answer commits and then throws a time-out, once; poison
-//                   throws in the topology, once
+//                   (no shutdown hook, as SIGKILL); poison throws in the topology, once
+//   BLOCK_MS=N      max.block.ms of the producers: a commit without an answer for so long times out
 //   STANDSTILL=1    the application's time-outs are short: 6 s sessions, 10 s transactions
 import java.time.Duration;
 import java.util.*;
@@ -19,7 +19,6 @@ import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.*;
@@ -135,10 +134,6 @@ public class StreamsBench {
             haltIfDue("before-commit");
             super.commitTransaction();
             haltIfDue("after-commit");
-            if (due("lost-answer")) {
-                event("LOST_ANSWER");
-                throw new TimeoutException("the answer of a commit is lost, for a test");
-            }
         }
     }
 
@@ -196,6 +191,7 @@ public class StreamsBench {
         c.put("auto.offset.reset", "earliest");
         c.put("enable.transactional.statestores", transactional);
         if (System.getenv("INSTANCE") != null) c.put("group.instance.id", System.getenv("INSTANCE"));
+        if (System.getenv("BLOCK_MS") != null) c.put("producer.max.block.ms", System.getenv("BLOCK_MS"));
         if (System.getenv("STANDSTILL") != null) {
             c.put("session.timeout.ms", 6000);
             c.put("heartbeat.interval.ms", 1000);

@@ -83,7 +83,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     println!("{text}");
     if !options.dry && !options.quick {
         let parts = options.parts.join(",");
-        let load = if is_cold { format!(" {}", options.cold.shown()) } else { String::new() };
+        let load = match () {
+            () if is_cold => format!(" {}", options.cold.shown()),
+            () if options.parts == ["streams"] => format!(" {}", options.streams.shown()),
+            () => String::new(),
+        };
         let text = format!("{}. `cargo xtask bench --parts {parts}{load}`\n\n{text}", report::stamp());
         let (name, title) = match is_cold {
             true => options.cold.section(),

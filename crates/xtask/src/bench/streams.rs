@@ -23,6 +23,9 @@ use crate::run::{self, Workspace};
 
 /// What Kafka Streams gets, as its heap.
 const STREAMS_JVM: &str = "-Xmx1g";
+/// What ours gets: how many arenas the C library's allocator makes. Without it there are eight per core, each with
+/// holes of its own.
+const OUR_ARENAS: &str = "2";
 /// Longest time of one start of an application.
 const LIMIT: Duration = Duration::from_secs(420);
 /// Between two looks at memory.
@@ -46,6 +49,18 @@ pub(super) struct Asked {
     /// streams: so many rounds of all sides in turn, medians of them
     #[arg(long, default_value_t = 1)]
     repeat: u32,
+    /// streams: this program (the example streams_bench) as ours, instead of building it
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+impl Asked {
+    /// As a person would type it, behind `--parts streams`.
+    pub(super) fn shown(&self) -> String {
+        let Self { records, keys, value_bytes, small_only, repeat, .. } = self;
+        let rest = if *small_only { " --small-only" } else { "" };
+        format!("--records {records} --keys {keys} --value-bytes {value_bytes} --repeat {repeat}{rest}")
+    }
 }
 
 /// Who is measured, on which broker.
@@ -155,7 +170,10 @@ fn build(workspace: &Workspace, options: &Options) -> Result<Programs> {
         Some(binary) => binary.clone(),
         None => workspace.release_binary("ottla", "ottla")?,
     };
-    let ours = workspace.release_example("ottla-streams", "streams_bench")?;
+    let ours = match &options.streams.program {
+        Some(program) => program.canonicalize().with_context(|| format!("no {}", program.display()))?,
+        None => workspace.release_example("ottla-streams", "streams_bench")?,
+    };
     Ok(Programs { ours, classes, classpath, ottla })
 }
 
@@ -171,7 +189,7 @@ impl Programs {
         match program {
             Program::Ours => {
                 let mut command = Command::new(&self.ours);
-                command.arg(bootstrap).arg(folder);
+                command.arg(bootstrap).arg(folder).env("MALLOC_ARENA_MAX", OUR_ARENAS);
                 command
             }
             Program::KafkaStreams { transactional, is_static } => {
