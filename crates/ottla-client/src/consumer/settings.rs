@@ -108,7 +108,8 @@ pub enum GroupProtocol {
 ///     .fetch_min_bytes(1 << 10)
 ///     .fetch_max_wait(Duration::from_millis(100))
 ///     .partition_fetch_bytes(4 << 20)
-///     .max_poll_records(1_000);
+///     .max_poll_records(1_000)
+///     .check_crcs(true);
 ///
 /// // or under Kafka's names, e.g. from a file
 /// settings.set("fetch.max.bytes", "1048576")?;
