@@ -94,7 +94,9 @@ impl LogReader {
     ) -> Result<Vec<Stretch>, ReadError> {
         let open = self.shared.index().open_file();
         let mut stretches = Vec::new();
-        for range in self.shared.index().ranges(&partition, from) {
+        // The index is not held meanwhile: it is asked again below, and a writer that waits in between would stop both.
+        let ranges = self.shared.index().ranges(&partition, from);
+        for range in ranges {
             let is_sealed = range.file != open;
             let FileRange { first_offset, last_offset, bytes, max_timestamp, .. } = range;
             if bytes > 0 && is_sealed && last_offset < fine_from {

@@ -113,7 +113,8 @@ impl Levels {
         self.figures.waiting_files = waiting.len() as u64;
         self.figures.waiting_bytes = waiting.iter().map(|account| account.live.seal.length).sum();
         self.count(&accounts);
-        if let Some(last) = last_to_list(&accounts, self.shared.known().catalogue.chain(), EDIT_FILES_MAX) {
+        let chain = self.shared.known().catalogue.chain();
+        if let Some(last) = last_to_list(&accounts, chain, EDIT_FILES_MAX) {
             let listed = Rewritten { files: vec![last], ..Rewritten::default() };
             return Ok(Some(self.change(Vec::new(), &accounts, listed)));
         }

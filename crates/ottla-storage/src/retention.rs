@@ -60,7 +60,8 @@ impl LogReader {
             }
             point = range.last_offset + 1;
         }
-        for extent in self.shared.index().open_extents(partition) {
+        let open = self.shared.index().open_extents(partition);
+        for extent in open {
             if extent.max_timestamp < 0 || extent.max_timestamp >= from_timestamp {
                 break;
             }

@@ -4,11 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ottla_env::disk::Disk;
 use ottla_env::disk::sim::SimDisk;
 use ottla_env::rng::{Rng, SeededRng};
+use ottla_env::spawn;
 use ottla_protocol::batch::{BatchHeader, crc_of, empty_batch};
 use ottla_protocol::entry::Entry;
 use ottla_protocol::types::TopicIdPartition;
@@ -403,4 +406,32 @@ fn offsets_far_apart() {
         assert_eq!((all.next_offset, all.bytes), (next, super::support::joined(&world.written, at).len()));
         world.reopen(options.clone());
     }
+}
+
+/// Proves that looking at a partition and appending to it do not wait for each other for ever: a look that held the
+/// index while it asked it again stood still with the writer behind it, and no request was answered any more.
+#[test]
+fn looks_while_it_is_written() {
+    let (done, ended) = std::sync::mpsc::channel();
+    let both = move || {
+        let mut world = world(tiny());
+        let reader = world.opened.reader.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let looker = spawn::thread("looker", move || {
+            let mut looks = 0_u64;
+            while !stopped.load(Ordering::Acquire) {
+                let looked = reader.stretches(partition(1, 0), 0, i64::MAX).expect("no damage");
+                looks += u64::from(!looked.is_empty());
+            }
+            looks
+        });
+        world.write(2_000, 2, 60);
+        stop.store(true, Ordering::Release);
+        let looks = looker.expect("started").join().expect("no panic");
+        let _ = done.send(looks); // the test has given up: it says so
+    };
+    let _both = spawn::thread("both", both).expect("started");
+    let looks = ended.recv_timeout(Duration::from_secs(120)).expect("neither stands still");
+    assert!(looks > 0, "nothing was looked at");
 }
