@@ -29,8 +29,9 @@ All of the log is read and every frame checked; nothing is written, not even the
 that a broker works on is refused: stop the broker, or look at a copy (`ottla backup`).
 
 --repair puts damaged snapshots aside, makes damaged file headers anew, makes a snapshot from the
-frames where no good one is left to start from, and takes a copy that has lost something as it is. Old bytes stay in the folder, in files that end in .aside; nobody reads them. No
-record is ever removed, and a damaged frame stays what it is.
+frames where no good one is left to start from, and takes a copy that has lost something as it is.
+Old bytes stay in the folder, in files that end in .aside; nobody reads them. No record is ever
+removed, and a damaged frame stays what it is.
 
 Exit codes: 0 the folder is whole, 1 it cannot be read, 3 a broker works on it, 4 something is
 damaged.")]
