@@ -19,17 +19,18 @@ use crate::text;
   ottla backup /backup/monday --data /var/lib/ottla
   ottla serve --data /backup/monday                  a broker on the copy
 
-Everything that was acknowledged before the command began is in the copy, with transactions, groups
-and offsets as of one moment. The broker may be at work and is not slowed down but for the reading.
-Files that do not change any more become a second name of the same file (hard link) where both folders
-are on one file system: that costs no space, and guards against everything but the loss of the disk;
---no-links copies all bytes. What is copied once more from there with cp or tar is whole too.
+Everything that was acknowledged before the command began is in the copy, with transactions,
+groups and offsets as of one moment. The broker may be at work and is not slowed down but for
+the reading. Files that do not change any more become a second name of the same file (hard
+link) where both folders are on one file system: that costs no space, and guards against
+everything but the loss of the disk; --no-links copies all bytes. What is copied once more from
+there with cp or tar is whole too.
 
-A plain `cp -r` of a running broker's folder is of no moment. The first start on such a copy reads all
-of it, and refuses it when anything is missing.
+A plain `cp -r` of a running broker's folder is of no moment. The first start on such a copy
+reads all of it, and refuses it when anything is missing.
 
-Exit codes: 0 copied, 1 failed (the folder holds a part that is never taken for whole), 3 the folder
-to copy to is not empty, or the other is a copy that was never opened.")]
+Exit codes: 0 copied, 1 failed (the folder holds a part that is never taken for whole), 3 the
+folder to copy to is not empty, or the other is a copy that was never opened.")]
 pub(crate) struct Options {
     /// The folder to make; must be absent or empty
     dir: PathBuf,

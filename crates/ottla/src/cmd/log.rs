@@ -38,9 +38,10 @@ enum Command {
   ottla log dump ./ottla-data --topic __transaction_state
   ottla log dump ./ottla-data --file 00000000000000000041-0000000002.snapshot
 
-A broker may be at work on the folder: nothing is changed, not even the lock file. Damaged places are
-shown as such, and what lies behind them too. Records of __consumer_offsets, __transaction_state and
-of the control log, and markers, are decoded; those of other topics are shown with --records.
+A broker may be at work on the folder: nothing is changed, not even the lock file. Damaged
+places are shown as such, and what lies behind them too. Records of __consumer_offsets,
+__transaction_state and of the control log, and markers, are decoded; those of other topics are
+shown with --records.
 
 Exit codes: 0 shown, 1 it cannot be read, 4 something shown is damaged.")]
 pub(crate) struct Dump {
