@@ -197,13 +197,7 @@ impl App {
             on_disk: Arc::clone(&on_disk),
         });
         let (results, restored) = mpsc::channel(member::RESTORED_MAX);
-        let (mut restores, mut restorers) = (Vec::new(), Vec::new());
-        for _ in 0..settings.restore_threads {
-            let (queue, commands) = mpsc::channel(restore::QUEUE_MAX);
-            let started = restore::start(Arc::clone(&context), Handle::current(), commands, results.clone());
-            restorers.push(started.map_err(AppError::Thread)?);
-            restores.push(queue);
-        }
+        let (restores, restorers) = restore::start_all(&context, &results)?;
         let group_instance_id = settings.static_membership.then(|| dir.identity().group_instance_id.clone());
         let consumer =
             member::consumer_settings(&settings, &topology, group_instance_id.as_deref(), &on_disk);

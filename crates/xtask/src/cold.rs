@@ -76,16 +76,7 @@ pub(crate) fn measure(
         None => workspace.release_binary("ottla", "ottla")?,
     };
     let http = free_port()?;
-    let mut broker = match column {
-        "kafka" => Broker::start(workspace, Kind::Kafka, None, &[("ORACLE_JVM", super::bench::KAFKA_JVM)])?,
-        _ => {
-            let config = settings(workspace, http, column == "ottla, rewritten", load, RUN_AGE_MS)?;
-            let broker =
-                Broker::start_release(workspace, binary.map(Path::to_path_buf), Some(config.clone()));
-            std::fs::remove_file(config)?;
-            broker?
-        }
-    };
+    let mut broker = start(workspace, column, load, binary, http)?;
     let ask = |broker: &Broker, step: &[String]| -> Result<Value> {
         let mut command = Command::new(&client);
         command.args(["bench-cold", "--bootstrap", &broker.bootstrap, "--partitions"]);
@@ -144,6 +135,23 @@ pub(crate) fn measure(
     }
     figures.insert("memory after the run, MiB".into(), broker.resident_bytes()? as f64 / f64::from(1 << 20));
     Ok(figures)
+}
+
+/// The broker of a column.
+fn start(
+    workspace: &Workspace,
+    column: &str,
+    load: &Load,
+    binary: Option<&Path>,
+    http: u16,
+) -> Result<Broker> {
+    if column == "kafka" {
+        return Broker::start(workspace, Kind::Kafka, None, &[("ORACLE_JVM", super::bench::KAFKA_JVM)]);
+    }
+    let config = settings(workspace, http, column == "ottla, rewritten", load, RUN_AGE_MS)?;
+    let broker = Broker::start_release(workspace, binary.map(Path::to_path_buf), Some(config.clone()));
+    std::fs::remove_file(config)?;
+    broker
 }
 
 fn number(object: &Value, name: &str) -> f64 {

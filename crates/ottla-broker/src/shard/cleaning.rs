@@ -133,7 +133,7 @@ pub fn look(
         stretches.iter().filter(|stretch| stretch.last_offset >= from).map(|stretch| stretch.bytes).sum()
     };
     let sealed = stretches.iter().filter(|stretch| stretch.is_sealed);
-    let limit = sealed.clone().last().map_or(0, |stretch| stretch.last_offset + 1);
+    let limit = sealed.clone().next_back().map_or(0, |stretch| stretch.last_offset + 1);
     let look = match clean::plan(rules, &input, limit, sealed.map(extent), now_ms) {
         Some(plan) => Look::Due(plan),
         None if is_due_in_use(compacted, &input, &stretches, now_ms) => Look::InUse,

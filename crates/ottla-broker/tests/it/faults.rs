@@ -3,16 +3,11 @@
 use std::sync::Arc;
 
 use ottla_broker::{Broker, Config};
-use ottla_env::clock::OsClock;
 use ottla_env::disk::sim::{Fault, SimDisk};
 use ottla_protocol::messages as m;
 
+use super::requests::{end, start};
 use super::wire::{Wire, fetch_request, produce_request, produce_request_at, run};
-
-async fn start(disk: &SimDisk) -> Broker {
-    let config = Config { listen: "127.0.0.1:0".to_owned(), log_file_bytes: 1 << 20, ..Config::default() };
-    Broker::start_on(config, Arc::new(disk.clone()), Arc::new(OsClock)).await.expect("it starts")
-}
 
 /// Proves: a sync that fails once makes the shard reload; the requests in flight are decided again and
 /// acknowledged, each value is there once, and after a crash too.
@@ -20,7 +15,7 @@ async fn start(disk: &SimDisk) -> Broker {
 fn a_failed_sync_is_survived() {
     run(async {
         let disk = SimDisk::new(1);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
         let mut acknowledged = Vec::new();
@@ -40,7 +35,7 @@ fn a_failed_sync_is_survived() {
         assert_eq!(wire.fetch("t", 0, 0, 0).await.values, acknowledged);
         broker.shutdown().await;
         let after = disk.crash(&mut ottla_env::rng::SeededRng::new(2));
-        let broker = start(&after).await;
+        let broker = start(Arc::new(after.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(wire.fetch("t", 0, 0, 0).await.values, acknowledged);
         broker.shutdown().await;
@@ -52,7 +47,7 @@ fn a_failed_sync_is_survived() {
 fn reads_go_on_while_the_log_is_dead() {
     run(async {
         let disk = SimDisk::new(3);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
         assert_eq!(wire.produce("t", 0, &["before"]).await, (0, 0));
@@ -77,46 +72,19 @@ fn reads_go_on_while_the_log_is_dead() {
 fn a_reload_keeps_the_connection_marks() {
     run(async {
         let disk = SimDisk::new(5);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let (mut old, mut new) = (Wire::connect(&broker).await, Wire::connect(&broker).await);
         new.create_topic("t", 1).await;
-        let init = m::InitProducerIdRequest {
-            transactional_id: Some("tx".into()),
-            transaction_timeout_ms: 60_000,
-            producer_id: -1,
-            producer_epoch: -1,
-            ..Default::default()
-        };
-        let pair = new.call(&init, 3).await;
-        let add = m::AddPartitionsToTxnRequest {
-            v3_and_below_transactional_id: "tx".into(),
-            v3_and_below_producer_id: pair.producer_id,
-            v3_and_below_producer_epoch: pair.producer_epoch,
-            v3_and_below_topics: vec![m::add_partitions_to_txn_request::AddPartitionsToTxnTopic {
-                name: "t".into(),
-                partitions: vec![0],
-                ..Default::default()
-            }],
-            ..Default::default()
-        };
-        let added = new.call(&add, 3).await;
-        assert_eq!(added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code, 0);
+        let pair = new.begin("tx", 0).await;
         disk.inject(Fault::SyncError, "");
         assert_eq!(new.produce("t", 0, &["after the reload"]).await.0, 0);
         assert_eq!(disk.waiting_faults(), 0, "the sync failed, so the shard was rebuilt");
-        let end = m::EndTxnRequest {
-            transactional_id: "tx".into(),
-            producer_id: pair.producer_id,
-            producer_epoch: pair.producer_epoch,
-            committed: true,
-            ..Default::default()
-        };
-        old.send(&end, 3).await;
+        old.send(&end("tx", &pair, true), 3).await;
         assert!(
             new.speak_until_closed("tx", &pair, &mut old).await,
             "it is late: its client goes on without it"
         );
-        assert_eq!(new.call(&end, 3).await.error_code, 0, "the owner's own commit");
+        assert_eq!(new.commit("tx", &pair).await, 0, "the owner's own commit");
         broker.shutdown().await;
     });
 }

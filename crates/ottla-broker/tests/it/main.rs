@@ -9,6 +9,7 @@ mod gated;
 mod hostile;
 mod metrics;
 mod public_bugs;
+mod requests;
 mod retention;
 mod sessions;
 mod settings;

@@ -15,6 +15,7 @@ use ottla_env::disk::sim::{Fault, FaultPlan, SimDisk};
 use ottla_env::time;
 use ottla_protocol::messages as m;
 
+use super::requests::{Pair, end};
 use super::wire::{Wire, config, produce_request, run};
 use scraped::{Scraped, get};
 
@@ -192,33 +193,7 @@ fn health_follows_the_disk() {
     });
 }
 
-async fn begin(wire: &mut Wire, id: &str, partition: i32) -> m::InitProducerIdResponse {
-    let init = m::InitProducerIdRequest {
-        transactional_id: Some(id.into()),
-        transaction_timeout_ms: 60_000,
-        producer_id: -1,
-        producer_epoch: -1,
-        ..Default::default()
-    };
-    let pair = wire.call(&init, 3).await;
-    let topic = m::add_partitions_to_txn_request::AddPartitionsToTxnTopic {
-        name: "t".into(),
-        partitions: vec![partition],
-        ..Default::default()
-    };
-    let add = m::AddPartitionsToTxnRequest {
-        v3_and_below_transactional_id: id.into(),
-        v3_and_below_producer_id: pair.producer_id,
-        v3_and_below_producer_epoch: pair.producer_epoch,
-        v3_and_below_topics: vec![topic],
-        ..Default::default()
-    };
-    let added = wire.call(&add, 3).await;
-    assert_eq!(added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code, 0);
-    pair
-}
-
-async fn produce_in(wire: &mut Wire, id: &str, pair: &m::InitProducerIdResponse, values: &[&str]) {
+async fn produce_in(wire: &mut Wire, id: &str, pair: &Pair, values: &[&str]) {
     let mut request = produce_request("t", 0, values, -1);
     request.transactional_id = Some(id.into());
     let mut builder = ottla_protocol::batch::BatchBuilder::new(ottla_protocol::compression::Codec::None);
@@ -237,37 +212,6 @@ async fn produce_in(wire: &mut Wire, id: &str, pair: &m::InitProducerIdResponse,
     assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
 }
 
-fn end(id: &str, pair: &m::InitProducerIdResponse, committed: bool) -> m::EndTxnRequest {
-    m::EndTxnRequest {
-        transactional_id: id.into(),
-        producer_id: pair.producer_id,
-        producer_epoch: pair.producer_epoch,
-        committed,
-        ..Default::default()
-    }
-}
-
-async fn commit_offset(wire: &mut Wire, group: &str, offset: i64) {
-    let partition = m::offset_commit_request::OffsetCommitRequestPartition {
-        partition_index: 0,
-        committed_offset: offset,
-        ..Default::default()
-    };
-    let topic = m::offset_commit_request::OffsetCommitRequestTopic {
-        name: "t".into(),
-        partitions: vec![partition],
-        ..Default::default()
-    };
-    let request = m::OffsetCommitRequest {
-        group_id: group.into(),
-        generation_id_or_member_epoch: -1,
-        topics: vec![topic],
-        ..Default::default()
-    };
-    let answer = wire.call(&request, 8).await;
-    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
-}
-
 /// Proves: the lag of a group is split into what it is behind and what an open transaction hides from it, the
 /// transaction shows among the ids and as a lag of the last stable offset, and all of it goes with the transaction.
 #[test]
@@ -278,8 +222,8 @@ fn lag_is_behind_or_hidden() {
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
         assert_eq!(wire.produce("t", 0, &["0", "1", "2", "3", "4"]).await, (0, 0));
-        commit_offset(&mut wire, "a \"group\"\n", 3).await;
-        let pair = begin(&mut wire, "tx", 0).await;
+        assert_eq!(wire.commit_offset("a \"group\"\n", 3).await, 0);
+        let pair = wire.begin("tx", 0).await;
         produce_in(&mut wire, "tx", &pair, &["5", "6", "7"]).await;
         let labels = "{group=\"a \\\"group\\\"\\n\",topic=\"t\",partition=\"0\"}";
         let (behind, hidden) = (
@@ -296,7 +240,7 @@ fn lag_is_behind_or_hidden() {
         assert_eq!(scraped.value("ottla_group_offsets"), 1.0);
         time::sleep(Duration::from_millis(20)).await;
         assert!(Scraped::get(http).await.value("ottla_transaction_oldest_open_seconds") > 0.0);
-        assert_eq!(wire.call(&end("tx", &pair, true), 3).await.error_code, 0);
+        assert_eq!(wire.commit("tx", &pair).await, 0);
         let scraped = Scraped::get(http).await;
         assert_eq!(
             (scraped.value(&behind), scraped.value(&hidden)),
@@ -306,8 +250,8 @@ fn lag_is_behind_or_hidden() {
         assert!(scraped.has(&hidden) && !scraped.has(stable));
         assert_eq!(scraped.value("ottla_transactional_ids{state=\"CompleteCommit\"}"), 1.0);
         assert_eq!(scraped.value("ottla_transaction_oldest_open_seconds"), 0.0);
-        begin(&mut wire, "tx", 0).await;
-        begin(&mut wire, "tx", 0).await;
+        wire.begin("tx", 0).await;
+        wire.begin("tx", 0).await;
         let scraped = Scraped::get(http).await;
         assert_eq!(scraped.value("ottla_transaction_producers_fenced_total"), 2.0);
         broker.shutdown().await;
@@ -324,7 +268,7 @@ fn late_requests_are_counted() {
         let (mut pooled, mut old) = (Wire::connect(&broker).await, Wire::connect(&broker).await);
         let mut new = Wire::connect(&broker).await;
         new.create_topic("t", 1).await;
-        let pair = begin(&mut new, "tx", 0).await;
+        let pair = new.begin("tx", 0).await;
         let counts = |scraped: &Scraped| {
             let late = scraped.value("ottla_transaction_v1_late_requests_total");
             (late, scraped.value("ottla_transaction_v1_late_requests_let_through_total"))
@@ -336,8 +280,8 @@ fn late_requests_are_counted() {
         assert_eq!(counts(&scraped), (1.0, 0.0));
         let closed = "ottla_connections_closed_total{reason=\"unanswered\"}";
         assert_eq!(scrape_until(http, |scraped| scraped.value(closed) > 0.0).await.value(closed), 1.0);
-        assert_eq!(pooled.call(&end("tx", &pair, true), 3).await.error_code, 0, "it waited for its answer");
-        assert_eq!(new.call(&end("tx", &pair, true), 3).await.error_code, 0, "a repetition");
+        assert_eq!(pooled.commit("tx", &pair).await, 0, "it waited for its answer");
+        assert_eq!(new.commit("tx", &pair).await, 0, "a repetition");
         assert_eq!(counts(&Scraped::get(http).await), (1.0, 1.0));
         broker.shutdown().await;
     });

@@ -2,68 +2,17 @@
 
 use std::sync::Arc;
 
-use ottla_broker::{Broker, Config};
-use ottla_env::clock::OsClock;
 use ottla_env::disk::sim::{Fault, SimDisk};
 use ottla_protocol::batch::{BatchBuilder, Producer};
 use ottla_protocol::compression::Codec;
 use ottla_protocol::messages as m;
 use ottla_protocol::record::NewRecord;
 
+use super::requests::{Pair, start};
 use super::wire::{Wire, fetch_request, produce_request, run};
 
-async fn start(disk: &SimDisk) -> Broker {
-    let config = Config { listen: "127.0.0.1:0".to_owned(), log_file_bytes: 1 << 20, ..Config::default() };
-    Broker::start_on(config, Arc::new(disk.clone()), Arc::new(OsClock)).await.expect("it starts")
-}
-
-async fn begin(wire: &mut Wire, id: Option<&str>) -> m::InitProducerIdResponse {
-    let init = m::InitProducerIdRequest {
-        transactional_id: id.map(Into::into),
-        transaction_timeout_ms: 60_000,
-        producer_id: -1,
-        producer_epoch: -1,
-        ..Default::default()
-    };
-    let pair = wire.call(&init, 3).await;
-    assert_eq!(pair.error_code, 0);
-    pair
-}
-
-async fn add(wire: &mut Wire, id: &str, pair: &m::InitProducerIdResponse) {
-    let add = m::AddPartitionsToTxnRequest {
-        v3_and_below_transactional_id: id.into(),
-        v3_and_below_producer_id: pair.producer_id,
-        v3_and_below_producer_epoch: pair.producer_epoch,
-        v3_and_below_topics: vec![m::add_partitions_to_txn_request::AddPartitionsToTxnTopic {
-            name: "t".into(),
-            partitions: vec![0],
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    let added = wire.call(&add, 3).await;
-    assert_eq!(added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code, 0);
-}
-
-async fn end(wire: &mut Wire, id: &str, pair: &m::InitProducerIdResponse) -> i16 {
-    let end = m::EndTxnRequest {
-        transactional_id: id.into(),
-        producer_id: pair.producer_id,
-        producer_epoch: pair.producer_epoch,
-        committed: true,
-        ..Default::default()
-    };
-    wire.call(&end, 3).await.error_code
-}
-
 /// Produces one record with a sequence; gives (error, base offset).
-async fn send(
-    wire: &mut Wire,
-    pair: &m::InitProducerIdResponse,
-    sequence: i32,
-    id: Option<&str>,
-) -> (i16, i64) {
+async fn send(wire: &mut Wire, pair: &Pair, sequence: i32, id: Option<&str>) -> (i16, i64) {
     let mut builder = BatchBuilder::new(Codec::None);
     builder.set_producer(Producer {
         producer_id: pair.producer_id,
@@ -109,20 +58,20 @@ async fn delete_records(wire: &mut Wire) -> i64 {
 fn kafka_9749_14880_7519_failed_writes_of_the_coordinator() {
     run(async {
         let disk = SimDisk::new(14);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
         disk.inject(Fault::SyncError, "");
-        let pair = begin(&mut wire, Some("tx")).await;
+        let pair = wire.init(Some("tx")).await;
         assert_eq!(disk.waiting_faults(), 0, "the write of the first record failed");
         disk.inject(Fault::SyncError, "");
-        add(&mut wire, "tx", &pair).await;
+        assert_eq!(wire.add("tx", &pair, vec![0]).await, 0);
         assert_eq!(send(&mut wire, &pair, 0, Some("tx")).await, (0, 0));
         disk.inject(Fault::SyncError, "");
-        assert_eq!(end(&mut wire, "tx", &pair).await, 0);
+        assert_eq!(wire.commit("tx", &pair).await, 0);
         assert_eq!(disk.waiting_faults(), 0, "the write of the markers failed");
         assert_eq!(ends(&mut wire).await, (2, 2), "nothing is left open");
-        let again = begin(&mut wire, Some("tx")).await;
+        let again = wire.init(Some("tx")).await;
         assert_eq!(again.producer_epoch, pair.producer_epoch + 1, "the id is not stuck");
         broker.shutdown().await;
     });
@@ -134,23 +83,23 @@ fn kafka_9749_14880_7519_failed_writes_of_the_coordinator() {
 fn rp_30003_kafka_12153_open_transactions_survive_starts() {
     run(async {
         let mut disk = SimDisk::new(26);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
-        let pair = begin(&mut wire, Some("tx")).await;
-        add(&mut wire, "tx", &pair).await;
+        let pair = wire.init(Some("tx")).await;
+        assert_eq!(wire.add("tx", &pair, vec![0]).await, 0);
         broker.shutdown().await; // with a snapshot
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(send(&mut wire, &pair, 0, Some("tx")).await, (0, 0));
         assert_eq!(wire.produce("t", 0, &["behind it"]).await, (0, 1));
         let killed = disk.kill();
         broker.shutdown().await;
         disk = killed;
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(ends(&mut wire).await, (2, 0), "it is still open");
-        assert_eq!(end(&mut wire, "tx", &pair).await, 0);
+        assert_eq!(wire.commit("tx", &pair).await, 0);
         assert_eq!(ends(&mut wire).await, (3, 3));
         broker.shutdown().await;
     });
@@ -162,10 +111,10 @@ fn rp_30003_kafka_12153_open_transactions_survive_starts() {
 fn rp_3039_kafka_6683_failed_appends_are_repeated_once() {
     run(async {
         let disk = SimDisk::new(41);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
-        let pair = begin(&mut wire, None).await;
+        let pair = wire.init(None).await;
         for sequence in 0..5 {
             disk.inject(Fault::SyncError, "");
             assert_eq!(send(&mut wire, &pair, sequence, None).await, (0, i64::from(sequence)));
@@ -176,7 +125,7 @@ fn rp_3039_kafka_6683_failed_appends_are_repeated_once() {
         }
         let killed = disk.kill();
         broker.shutdown().await;
-        let broker = start(&killed).await;
+        let broker = start(Arc::new(killed.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         for sequence in 0..5 {
             assert_eq!(
@@ -196,10 +145,10 @@ fn rp_3039_kafka_6683_failed_appends_are_repeated_once() {
 fn rp_5355_kafka_7298_deleted_records_forget_no_producer() {
     run(async {
         let disk = SimDisk::new(37);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
-        let pair = begin(&mut wire, None).await;
+        let pair = wire.init(None).await;
         for sequence in 0..3 {
             assert_eq!(send(&mut wire, &pair, sequence, None).await, (0, i64::from(sequence)));
         }
@@ -209,7 +158,7 @@ fn rp_5355_kafka_7298_deleted_records_forget_no_producer() {
         assert_eq!(wire.fetch("t", 0, 3, 0).await.high_watermark, 3, "and nothing was appended");
         let killed = disk.kill();
         broker.shutdown().await;
-        let broker = start(&killed).await;
+        let broker = start(Arc::new(killed.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(send(&mut wire, &pair, 3, None).await, (0, 3));
         broker.shutdown().await;
@@ -221,32 +170,16 @@ fn rp_5355_kafka_7298_deleted_records_forget_no_producer() {
 fn rp_4900_a_deleted_group_stays_deleted() {
     run(async {
         let disk = SimDisk::new(86);
-        let broker = start(&disk).await;
+        let broker = start(Arc::new(disk.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 1).await;
-        let partition = m::offset_commit_request::OffsetCommitRequestPartition {
-            partition_index: 0,
-            committed_offset: 7,
-            ..Default::default()
-        };
-        let topic = m::offset_commit_request::OffsetCommitRequestTopic {
-            name: "t".into(),
-            partitions: vec![partition],
-            ..Default::default()
-        };
-        let commit = m::OffsetCommitRequest {
-            group_id: "g".into(),
-            generation_id_or_member_epoch: -1,
-            topics: vec![topic],
-            ..Default::default()
-        };
-        assert_eq!(wire.call(&commit, 8).await.topics[0].partitions[0].error_code, 0);
+        assert_eq!(wire.commit_offset("g", 7).await, 0);
         assert_eq!(wire.call(&m::ListGroupsRequest::default(), 4).await.groups.len(), 1);
         let delete = m::DeleteGroupsRequest { groups_names: vec!["g".into()], ..Default::default() };
         assert_eq!(wire.call(&delete, 2).await.results[0].error_code, 0);
         let killed = disk.kill();
         broker.shutdown().await;
-        let broker = start(&killed).await;
+        let broker = start(Arc::new(killed.clone())).await;
         let mut wire = Wire::connect(&broker).await;
         assert_eq!(wire.call(&m::ListGroupsRequest::default(), 4).await.groups, Vec::new());
         broker.shutdown().await;

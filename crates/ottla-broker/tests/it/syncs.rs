@@ -86,32 +86,10 @@ fn a_commit_is_one_sync() {
         let (broker, gate) = started().await;
         let mut wire = Wire::connect(&broker).await;
         wire.create_topic("t", 10).await;
-        let id = Text::from_static("tx");
-        let init = m::InitProducerIdRequest {
-            transactional_id: Some(id.clone()),
-            transaction_timeout_ms: 60_000,
-            producer_id: -1,
-            producer_epoch: -1,
-            ..Default::default()
-        };
-        let pair = wire.call(&init, 5).await;
-        assert_eq!(pair.error_code, 0);
-        let topics = vec![m::add_partitions_to_txn_request::AddPartitionsToTxnTopic {
-            name: Text::from_static("t"),
-            partitions: (0..10).collect(),
-            ..Default::default()
-        }];
-        let add = m::AddPartitionsToTxnRequest {
-            v3_and_below_transactional_id: id.clone(),
-            v3_and_below_producer_id: pair.producer_id,
-            v3_and_below_producer_epoch: pair.producer_epoch,
-            v3_and_below_topics: topics,
-            ..Default::default()
-        };
-        let added = wire.call(&add, 3).await;
-        assert_eq!(added.results_by_topic_v3_and_below[0].results_by_partition[9].partition_error_code, 0);
+        let pair = wire.init(Some("tx")).await;
+        assert_eq!(wire.add("tx", &pair, (0..10).collect()).await, 0);
         let offsets = m::AddOffsetsToTxnRequest {
-            transactional_id: id.clone(),
+            transactional_id: Text::from_static("tx"),
             producer_id: pair.producer_id,
             producer_epoch: pair.producer_epoch,
             group_id: Text::from_static("g"),
@@ -119,14 +97,7 @@ fn a_commit_is_one_sync() {
         };
         assert_eq!(wire.call(&offsets, 3).await.error_code, 0);
         let before = gate.syncs();
-        let end = m::EndTxnRequest {
-            transactional_id: id,
-            producer_id: pair.producer_id,
-            producer_epoch: pair.producer_epoch,
-            committed: true,
-            ..Default::default()
-        };
-        assert_eq!(wire.call(&end, 3).await.error_code, 0);
+        assert_eq!(wire.commit("tx", &pair).await, 0);
         assert_eq!(gate.syncs() - before, 1);
         let fetched = wire.fetch("t", 9, 0, 0).await;
         assert_eq!(fetched.high_watermark, 1, "the marker is there when the commit is answered");

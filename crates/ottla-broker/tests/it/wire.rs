@@ -103,7 +103,6 @@ impl Wire {
         self.receive::<R>(id, version).await
     }
 
-    /// Creates a topic; gives its id.
     /// Speaks for the producer of a v1 transaction until `other` is closed; false if that does not happen.
     pub(crate) async fn speak_until_closed(
         &mut self,
@@ -127,6 +126,7 @@ impl Wire {
         false
     }
 
+    /// Creates a topic; gives its id.
     pub(crate) async fn create_topic(&mut self, name: &str, partitions: i32) -> Uuid {
         let topic = m::create_topics_request::CreatableTopic {
             name: Text::from(name),

@@ -10,6 +10,7 @@ use ottla_env::spawn::{self, Handle, ThreadHandle};
 use ottla_env::time;
 use tokio::sync::{mpsc, oneshot};
 
+use super::AppError;
 use super::ordeal::RestoreOrdeal;
 use super::settings::{AppSettings, Reset, Stores};
 use super::shared::Shared;
@@ -181,8 +182,23 @@ struct Loop {
     ordeal: RestoreOrdeal,
 }
 
+/// Starts all threads, each with a queue of its own.
+pub(super) fn start_all(
+    context: &Arc<Context>,
+    results: &mpsc::Sender<FromRestore>,
+) -> Result<(Vec<mpsc::Sender<ToRestore>>, Vec<ThreadHandle<()>>), AppError> {
+    let (mut queues, mut threads) = (Vec::new(), Vec::new());
+    for _ in 0..context.settings.restore_threads {
+        let (queue, commands) = mpsc::channel(QUEUE_MAX);
+        let started = start(Arc::clone(context), Handle::current(), commands, results.clone());
+        threads.push(started.map_err(AppError::Thread)?);
+        queues.push(queue);
+    }
+    Ok((queues, threads))
+}
+
 /// Starts a thread.
-pub(super) fn start(
+fn start(
     context: Arc<Context>,
     runtime: Handle,
     queue: mpsc::Receiver<ToRestore>,

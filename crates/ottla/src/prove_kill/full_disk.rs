@@ -152,7 +152,7 @@ async fn play(
                 fills.ballast_bytes += filler.await.context("the filler panicked")??;
                 files::remove(ballast).context("cannot remove the ballast")?;
                 broker.start_again().await.context("no start when there is room again")?;
-                return Ok(transaction.commit().await.context("a commit behind the full disk")?);
+                return transaction.commit().await.context("a commit behind the full disk");
             }
         }
     }

@@ -54,14 +54,25 @@ struct Wants {
     left_out: usize,
 }
 
+/// What is to be started.
+#[derive(Default)]
+struct Work {
+    /// Fetches, by node.
+    by_node: BTreeMap<i32, Wants>,
+    /// Topics without metadata.
+    unknown: Vec<Text>,
+    /// Positions that are not known.
+    sought: Vec<Sought>,
+    /// Positions to ask leaders about, by node.
+    to_validate: BTreeMap<i32, Vec<ToValidate>>,
+}
+
 impl Fetcher {
     /// Starts what can be started, and says when to look again.
     pub(in crate::consumer) fn start_work(&mut self, now: Instant) -> Instant {
         let mut next = now + LOOK_AROUND;
         let mut all_asked = true;
-        let mut by_node: BTreeMap<i32, Wants> = BTreeMap::new();
-        let mut unknown = Vec::new();
-        let (mut sought, mut to_validate) = (Vec::new(), BTreeMap::<i32, Vec<_>>::new());
+        let mut work = Work::default();
         let is_full = self.queued_bytes() >= self.settings.queued_bytes_max;
         for (at, partition) in &mut self.partitions {
             if partition.busy {
@@ -85,7 +96,7 @@ impl Fetcher {
                 Place::Committed | Place::Reset(_) => {
                     partition.busy = true;
                     let committed = partition.place == Place::Committed;
-                    sought.push(Sought { at: at.clone(), generation: partition.generation, committed });
+                    work.sought.push(Sought { at: at.clone(), generation: partition.generation, committed });
                     continue;
                 }
             };
@@ -93,20 +104,20 @@ impl Fetcher {
             let is_supplied = partition.queued_bytes > self.settings.partition_fetch_bytes;
             let fetch_offset = partition.fetch_offset.filter(|_| !is_supplied);
             if let (None, Some(leader)) = (fetch_offset, partition.leader) {
-                by_node.entry(leader).or_default().left_out += 1;
+                work.by_node.entry(leader).or_default().left_out += 1;
                 all_asked = false;
                 continue;
             }
             let topic = self.cluster.cached_topic(&at.topic);
             let leader = self.cluster.cached_leader(&at.topic, at.partition);
             let (Some(topic), Some(leader)) = (topic, leader) else {
-                unknown.push(at.topic.clone());
+                work.unknown.push(at.topic.clone());
                 continue;
             };
             let leader_epoch = leader_epoch(&topic.leader_epochs, at.partition);
             if leader_epoch > partition.validated && position.leader_epoch >= 0 {
                 partition.busy = true;
-                to_validate.entry(leader).or_default().push(ToValidate {
+                work.to_validate.entry(leader).or_default().push(ToValidate {
                     at: at.clone(),
                     generation: partition.generation,
                     position,
@@ -119,7 +130,7 @@ impl Fetcher {
                 all_asked = false;
                 continue;
             };
-            let wants = by_node.entry(leader).or_default();
+            let wants = work.by_node.entry(leader).or_default();
             wants.asked.push(Asked {
                 topic_partition: at.clone(),
                 topic_id: topic.topic_id,
@@ -128,12 +139,16 @@ impl Fetcher {
                 generation: partition.generation,
             });
         }
-        unknown.into_iter().for_each(|topic| self.refresh(topic));
-        self.look_up(sought);
-        to_validate.into_iter().for_each(|(node_id, asked)| self.validate(node_id, asked));
-        by_node.into_iter().for_each(|(node_id, wants)| self.start_fetch(node_id, wants));
+        self.start(work);
         self.all_asked = all_asked;
         next
+    }
+
+    fn start(&mut self, work: Work) {
+        work.unknown.into_iter().for_each(|topic| self.refresh(topic));
+        self.look_up(work.sought);
+        work.to_validate.into_iter().for_each(|(node_id, asked)| self.validate(node_id, asked));
+        work.by_node.into_iter().for_each(|(node_id, wants)| self.start_fetch(node_id, wants));
     }
 
     /// Whether `poll` waits: then the task of a fetch may go on by itself, once, unless a partition waits for its turn.
