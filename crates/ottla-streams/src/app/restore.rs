@@ -182,11 +182,14 @@ struct Loop {
     ordeal: RestoreOrdeal,
 }
 
+/// The queues of the threads, and the threads, in the same order.
+pub(super) type Restorers = (Vec<mpsc::Sender<ToRestore>>, Vec<ThreadHandle<()>>);
+
 /// Starts all threads, each with a queue of its own.
 pub(super) fn start_all(
     context: &Arc<Context>,
     results: &mpsc::Sender<FromRestore>,
-) -> Result<(Vec<mpsc::Sender<ToRestore>>, Vec<ThreadHandle<()>>), AppError> {
+) -> Result<Restorers, AppError> {
     let (mut queues, mut threads) = (Vec::new(), Vec::new());
     for _ in 0..context.settings.restore_threads {
         let (queue, commands) = mpsc::channel(QUEUE_MAX);
